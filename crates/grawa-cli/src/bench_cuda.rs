@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use crate::output::print;
 use grawa_core::{Key, Purpose, Sgd};
 use grawa_lab::Table;
-use grawa_nn::cuda::{ReplicaSet, Settings};
+use grawa_nn::cuda::{KernelTime, ReplicaSet, Settings};
 use grawa_nn::zoo;
 use std::time::{Duration, Instant};
 
@@ -62,16 +62,21 @@ pub(crate) fn step(arguments: &StepArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints the times of kernels: name, calls, time.
-pub(crate) fn print_kernels(about: &str, rows: Vec<(String, usize, Duration)>) {
-    let whole: f64 = rows.iter().map(|row| row.2.as_secs_f64()).sum();
-    let mut table = Table::new(["kernel", "calls", "µs", "share"]);
-    for (name, calls, time) in rows {
-        let micros = time.as_secs_f64() * 1e6;
+/// Prints the times of kernels beside their floors.
+pub(crate) fn print_kernels(about: &str, kernels: Vec<KernelTime>) {
+    let whole: f64 = kernels.iter().map(|kernel| kernel.time.as_secs_f64()).sum();
+    let mut table = Table::new(["kernel", "calls", "µs", "share", "floor, µs", "reached"]);
+    for KernelTime { name, calls, time, floor } in kernels {
+        let [micros, least] = [time, floor].map(|time| time.as_secs_f64() * 1e6);
         let share = format!("{:.1} %", micros / whole / 1e4);
-        table.push([name, calls.to_string(), format!("{micros:.1}"), share]);
+        let (floor, reached) = match floor.is_zero() {
+            true => ("–".to_owned(), "–".to_owned()),
+            false => (format!("{least:.1}"), format!("{:.0} %", 100.0 * least / micros)),
+        };
+        table.push([name, calls.to_string(), format!("{micros:.1}"), share, floor, reached]);
     }
     print(about);
+    print("The floor is the time to move every byte once, or to do all products, at the highest rate of this GPU.");
     print(&table.text());
 }
 

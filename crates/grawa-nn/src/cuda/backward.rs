@@ -12,8 +12,13 @@ use crate::{Error, Op};
 use bytemuck::Zeroable;
 
 impl Pass<'_> {
-    /// Enqueues a backward pass, after a forward pass and the loss. It leaves the gradient where `collect` finds it.
-    pub(crate) fn backward(&self, pass_mode: PassMode) -> Result<(), Error> {
+    /// Enqueues a backward pass, after a forward pass and the loss. It leaves the gradient where `collect` finds it. With `early`, a
+    /// step and work for the side stream, that work is enqueued as soon as the steps after this one are done.
+    pub(crate) fn backward(
+        &self,
+        pass_mode: PassMode,
+        early: Option<(usize, &dyn Fn() -> Result<(), Error>)>,
+    ) -> Result<(), Error> {
         // For each buffer, the event of the side stream's last reader.
         let mut readers: Vec<Option<usize>> = vec![None; self.program.buffers.len()];
         for (index, step) in self.program.steps.iter().enumerate().rev() {
@@ -29,8 +34,15 @@ impl Pass<'_> {
                     self.main.wait_for(&self.events[reader])?;
                 }
             }
+            if let Some((_, work)) = early.filter(|(step, _)| *step == index) {
+                let done = &self.events[2 * self.program.layers.len() + 1];
+                self.main.mark(done)?;
+                self.side.wait_for(done)?;
+                work()?;
+            }
             self.step_backward(index, pass_mode, &mut readers)?;
         }
+        self.at_step(None);
         if self.profile.is_none() {
             let last = &self.events[2 * self.program.layers.len()];
             self.side.mark(last)?;
@@ -56,6 +68,7 @@ impl Pass<'_> {
         if self.program.left_out(index) {
             return Ok(());
         }
+        self.at_step(Some((index, true)));
         let step = &self.program.steps[index];
         let (main, slab) = (&self.main, self.program.slab);
         let (input, output) = (step.inputs[0], step.output);
@@ -68,19 +81,27 @@ impl Pass<'_> {
             Op::Conv { .. } | Op::Linear { .. } => self.layer_backward(step, pass_mode, readers),
             Op::BatchNorm { .. } => {
                 let layer = &self.program.norms[self.program.part(step)];
-                let norm = self.norm(layer, false);
+                let mut norm = self.norm(layer, false);
                 let rows = self.program.batch * from.area();
                 let (count, sums) = (rows as i32, self.backward_sums(step, pass_mode));
                 let (parts, flows) = (self.values(step), self.flows(step));
-                if !layer.flow_by_layer {
-                    let grid = self.sums("norm_reduce", rows, to.channels)?;
-                    self.start(main, "norm_reduce", grid, arguments![flow, parts, count, sums, norm, slab])?;
+                let left = match layer.flow_by_layer {
+                    Some(rows) => rows,
+                    None => {
+                        let grid = self.sums(rows, to.channels);
+                        let arguments = arguments![flow, parts, count, sums, norm, slab];
+                        self.start(main, "norm_reduce", grid, arguments)?;
+                        grid.blocks.0 as usize
+                    }
+                };
+                let mut grid = self.down("norm_backward", rows, to.channels)?;
+                if !self.settle_in(&mut grid, &mut norm, left, to.channels) {
+                    let groups = Grid::row(norm.groups());
+                    self.start(main, "norm_settle_flow", groups, arguments![sums, norm, slab])?;
+                    norm.rows = 0;
                 }
-                let grid = self.down("norm_backward", rows, to.channels)?;
                 let (_, of, (dother, add_other)) = self.other(index, step);
-                let mask = sums.mask;
-                let arguments =
-                    arguments![flow, parts, y, count, mask, flows, dother, of, add_other, norm, slab];
+                let arguments = arguments![flow, parts, count, sums, flows, dother, of, add_other, norm, slab];
                 self.start(main, "norm_backward", grid, arguments)
             }
             Op::Plain { .. } => self.plain(step, true),
@@ -187,7 +208,7 @@ impl Pass<'_> {
                 let source = layer.source.map(|step| &self.program.steps[step]);
                 let reader = source.map(|step| (step, &self.program.norms[self.program.part(step)]));
                 // 2 is FLOW in `conv.cu`.
-                let (kind, norm, sums) = match reader.filter(|(_, norm)| norm.flow_by_layer) {
+                let (kind, norm, sums) = match reader.filter(|(_, norm)| norm.flow_by_layer.is_some()) {
                     Some((step, norm)) => (2i32, self.norm(norm, false), self.backward_sums(step, pass_mode)),
                     None => (0, NormArgument::unused(), SumsArgument::zeroed()),
                 };

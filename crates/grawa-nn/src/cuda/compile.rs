@@ -92,15 +92,14 @@ pub(crate) struct Normed {
     pub(crate) mean: TensorId,
     pub(crate) variance: TensorId,
     pub(crate) epsilon: f64,
-    /// Whether the layer before it computes its moments.
-    pub(crate) by_layer: bool,
+    /// If the layer before it sums for its moments, how many rows of sums it leaves.
+    pub(crate) by_layer: Option<usize>,
     /// Whether the sum or the batch norm before it computes its moments.
     pub(crate) by_sum: bool,
-    /// Whether the layer after it computes its backward sums.
-    pub(crate) flow_by_layer: bool,
+    /// The same for its backward sums and the layer after it.
+    pub(crate) flow_by_layer: Option<usize>,
     pub(crate) record: u64,
     pub(crate) partial: u64,
-    pub(crate) arrived: u64,
 }
 
 /// A parameter tensor as the kernels read it; see `vector.cu`.
@@ -138,13 +137,15 @@ fn is_joined(graph: &Graph, step: &Step) -> bool {
     matches!(step.op, Op::BatchNorm { .. }) && channels(step.inputs[0]) != channels(step.node)
 }
 
+/// Columns of blocks that divide the channels when they are summed.
+pub(crate) fn summing_columns(channels: usize) -> usize {
+    pitch(channels).div_ceil(128)
+}
+
 /// Bytes of results of this shape for a whole batch.
 pub(crate) fn bytes(shape: Shape, batch: usize, wide: usize) -> usize {
     batch * shape.area() * pitch(shape.channels) * wide
 }
-
-/// The least number of blocks whose sums one block adds; see `heap` in `prelude.cu`.
-const GROUP: usize = 32;
 
 /// Numbers in a chunk. Small vectors get small chunks, so that the whole GPU works on them. A thread has at most four numbers,
 /// so that neighbouring blocks read neighbouring memory.
@@ -225,10 +226,10 @@ pub(crate) struct WorkspaceNeeds {
     pub(crate) splits: usize,
     /// Whether the backward pass reads flipped weights.
     pub(crate) flipped: bool,
-    /// Rows and columns of blocks that leave sums for the batch norm; 0 if there are none.
-    pub(crate) blocks: (usize, usize),
+    /// Rows of sums that are left for the batch norm; none if nothing is summed.
+    pub(crate) rows: Option<usize>,
     /// The same for the gradient of the input.
-    pub(crate) backward_blocks: (usize, usize),
+    pub(crate) backward_rows: Option<usize>,
     pub(crate) workspace: usize,
     pub(crate) side_workspace: usize,
 }
@@ -330,12 +331,11 @@ impl Program {
                     mean,
                     variance,
                     epsilon,
-                    by_layer: false,
+                    by_layer: None,
                     by_sum: false,
-                    flow_by_layer: false,
+                    flow_by_layer: None,
                     record: 0,
                     partial: 0,
-                    arrived: 0,
                 });
             }
             Op::Input | Op::Relu | Op::Add | Op::MaxPool(_) | Op::AveragePool(_) | Op::GlobalAverage => {}
@@ -434,9 +434,9 @@ impl Program {
         self.graph.nodes()[node].shape
     }
 
-    /// Allocates the slab. `needs` holds what the kernels of each layer need, `blocks` the most blocks that sum the channels of a
-    /// batch norm.
-    pub(crate) fn allocate(&mut self, needs: &[WorkspaceNeeds], blocks: impl Fn(&Normed) -> (usize, usize)) {
+    /// Allocates the slab. `needs` holds what the kernels of each layer need. At most `blocks` blocks sum the channels of a batch
+    /// norm.
+    pub(crate) fn allocate(&mut self, needs: &[WorkspaceNeeds], blocks: usize) {
         // The controls come first; see `simple.cu`.
         let mut reserve = Reserve(256);
         let (parameters, statistics) = (self.graph.parameters().len(), self.graph.statistics().len());
@@ -484,24 +484,19 @@ impl Program {
         }
         for index in 0..self.norms.len() {
             let layer = self.layers.iter().position(|layer| layer.norm == Some(index));
-            let (rows, columns) = layer.map_or((0, 0), |layer| needs[layer].blocks);
+            let by_layer = layer.and_then(|layer| needs[layer].rows);
             let reader = self.layers.iter().position(|layer| {
                 layer.source.is_some_and(|step| self.parts[self.steps[step].node] == index)
             });
-            let (flow_rows, flow_columns) = reader.map_or((0, 0), |layer| needs[layer].backward_blocks);
+            let flow_by_layer = reader.and_then(|layer| needs[layer].backward_rows);
             let norm = &mut self.norms[index];
-            (norm.by_layer, norm.flow_by_layer) = (rows > 0, flow_rows > 0);
-            let (rows, columns) = (rows.max(flow_rows), columns.max(flow_columns));
+            (norm.by_layer, norm.flow_by_layer) = (by_layer, flow_by_layer);
             let wide = pitch(norm.shape.channels);
-            norm.record = reserve.bytes(8 * wide * 4);
-            // See `tally`: a row of two sums per channel for each block and for each group of blocks, a counter for each group,
-            // and one for the groups. A column of blocks has at most 128 channels.
-            let ((own, own_columns), of_layer) = (blocks(norm), rows + rows.div_ceil(GROUP));
-            let numbers = (own + own.div_ceil(GROUP)) * own_columns * 2 * 128;
-            norm.partial = reserve.bytes(4 * numbers.max(of_layer * columns * 2 * 128));
-            norm.arrived = reserve.bytes(
-                4 * (own_columns * (own.div_ceil(GROUP) + 1)).max(columns * (rows.div_ceil(GROUP) + 1)),
-            );
+            norm.record = reserve.bytes(6 * wide * 4);
+            // Two sums per channel for each row. A column of blocks has at most 128 channels.
+            let own = (blocks + summing_columns(wide)) * 2 * 128;
+            let by_layers = by_layer.max(flow_by_layer).unwrap_or(0) * 2 * wide;
+            norm.partial = reserve.bytes(2 * self.wide * own.max(by_layers));
         }
         for node in 0..self.values.len() {
             if node == 0 || self.steps.iter().any(|step| step.output == node) {
@@ -522,6 +517,28 @@ impl Program {
             self.offsets.arriving = reserve.bytes(bytes);
         }
         self.slab = reserve.0;
+    }
+
+    /// A step before which the backward pass has the gradients of most parameters, and the first chunk of those: they can be
+    /// updated while it goes on.
+    pub(crate) fn early(&self) -> Option<(usize, usize)> {
+        // The first step that reads each span.
+        let mut first_use = vec![0; self.spans.len()];
+        for (index, step) in self.steps.iter().enumerate().rev() {
+            let tensors = match &self.graph.nodes()[step.node].op {
+                Op::Conv { weight, bias, .. } => vec![Some(*weight), *bias],
+                Op::Linear { weight, bias } | Op::BatchNorm { weight, bias, .. } => vec![Some(*weight), Some(*bias)],
+                _ => Vec::new(),
+            };
+            tensors.into_iter().flatten().for_each(|tensor| first_use[tensor.0] = index);
+        }
+        let length = self.graph.parameters().len();
+        let is_layer = |&step: &usize| matches!(self.steps[step].op, Op::Conv { .. } | Op::Linear { .. });
+        (1..self.steps.len()).rev().filter(is_layer).find_map(|step| {
+            let span = self.spans.len() - first_use.iter().rev().take_while(|&&first| first > step).count();
+            let start = self.spans.get(span)?.start as usize;
+            (4 * (length - start) >= 3 * length).then_some((step, self.first_chunk[span] as usize))
+        })
     }
 
     /// Divides the parameters into spans and chunks.
@@ -550,17 +567,17 @@ mod tests {
 
     /// Steps, gradient buffers, and bytes of a slab at batch 32 in bf16, with the same kernels everywhere.
     const PLANS: [(&str, usize, usize, u64); 11] = [
-        ("resnet20", 44, 12, 37_549_824),
-        ("resnet56", 116, 12, 112_502_528),
-        ("vgg16", 38, 14, 608_463_616),
-        ("pyramidnet110", 331, 99, 2_190_244_352),
-        ("densenet121", 245, 114, 944_889_600),
-        ("wrn28-10", 67, 13, 1_768_856_576),
-        ("resnet18-w4", 42, 14, 156_664_832),
-        ("resnet18-w6", 42, 14, 308_629_504),
-        ("resnet18-w8", 42, 14, 510_476_032),
-        ("resnet50", 109, 18, 2_729_197_568),
-        ("digits", 6, 6, 3_126_016),
+        ("resnet20", 44, 12, 37_520_896),
+        ("resnet56", 116, 12, 112_418_304),
+        ("vgg16", 38, 14, 607_015_424),
+        ("pyramidnet110", 331, 99, 2_182_258_432),
+        ("densenet121", 245, 114, 929_226_240),
+        ("wrn28-10", 67, 13, 1_765_025_536),
+        ("resnet18-w4", 42, 14, 156_287_232),
+        ("resnet18-w6", 42, 14, 307_577_344),
+        ("resnet18-w8", 42, 14, 509_080_832),
+        ("resnet50", 109, 18, 2_718_400_768),
+        ("digits", 6, 6, 3_123_200),
     ];
 
     /// What is fused and how much memory a worker needs. A change to the plan must be meant: then copy the numbers that this
@@ -569,18 +586,16 @@ mod tests {
     fn plans_of_the_zoo_are_unchanged() {
         let found = ZOO.map(|entry| {
             let mut program = Program::new(&entry.build(entry.input, entry.classes).unwrap(), 32, 2).unwrap();
-            let (blocks, workspace, side_workspace) = ((0, 0), 1 << 20, 1 << 20);
+            let (rows, workspace, side_workspace) = (None, 1 << 20, 1 << 20);
             let need = WorkspaceNeeds {
                 splits: 4,
                 flipped: true,
-                blocks,
-                backward_blocks: blocks,
+                rows,
+                backward_rows: rows,
                 workspace,
                 side_workspace,
             };
-            program.allocate(&vec![need; program.layers.len()], |norm| {
-                (64, pitch(norm.shape.channels).div_ceil(128))
-            });
+            program.allocate(&vec![need; program.layers.len()], 64);
             (entry.name, program.steps.len(), program.buffers.len(), program.slab)
         });
         assert_eq!(found, PLANS);

@@ -5,13 +5,13 @@
 
 use super::data::Source;
 use super::device::{Captured, Device, Grid, Memory, arguments};
+use super::floors::KernelTime;
 use super::pass::{Pass, PassMode, Times};
-use super::replica_set::{Job, Outcome, ReplicaSet, Settings, by_kernel};
+use super::replica_set::{Job, Outcome, ReplicaSet, Settings};
 use super::tangent::{TANGENT_KERNELS, TangentPass};
 use crate::error::expect_len;
 use crate::plan::Reuse;
 use crate::{Error, Graph, Mode, Precision};
-use std::time::Duration;
 
 /// The most batches at once if not all of them fit: more would not be faster.
 const AT_ONCE: usize = 64;
@@ -188,12 +188,12 @@ impl Curvature {
         Ok(())
     }
 
-    /// Times of the kernels of one product, each run alone: name, calls, time; the longest first.
-    pub fn profile(&mut self) -> Result<Vec<(String, usize, Duration)>, Error> {
+    /// Times of the kernels of one product, each run alone; the longest first.
+    pub fn profile(&mut self) -> Result<Vec<KernelTime>, Error> {
         let visit = self.visited.ok_or(Error::NotVisited)?;
         let times = Times::default();
         self.set.context.bind()?;
         self.enqueue(visit, Some(&times))?;
-        Ok(by_kernel(times))
+        Ok(times.by_kernel())
     }
 }

@@ -7,7 +7,7 @@ use super::kernel_cache::{self, kernel_cache};
 use super::kernel_file::Origin;
 use super::library::{self, Name};
 use super::limits;
-use crate::Error;
+use crate::{Error, Precision};
 use bytemuck::Pod;
 use cudarc::driver::{result, sys};
 use cudarc::nvrtc;
@@ -71,10 +71,30 @@ pub struct Device {
     pub memory: usize,
     /// The most bytes of shared memory that a block may have.
     pub(crate) shared: usize,
+    /// Bytes per second of its memory, and cycles per second of its multiprocessors, at most.
+    pub(crate) bandwidth: f64,
+    clock: f64,
     handle: sys::CUdevice,
 }
 
 impl Device {
+    /// Floating-point operations per second of matrix products, at most.
+    pub(crate) fn arithmetic(&self, precision: Precision) -> f64 {
+        // Of a multiprocessor and cycle, by compute capability: of tensor cores with bf16, and of ordinary ones.
+        let (tensor, plain) = match self.capability {
+            (8, 0) => (2048.0, 128.0),
+            (8, _) => (1024.0, 256.0),
+            (9, _) => (4096.0, 256.0),
+            _ => (8192.0, 256.0),
+        };
+        let each = match precision {
+            Precision::F32 => plain,
+            Precision::Tf32 => tensor / 2.0,
+            Precision::Bf16 => tensor,
+        };
+        self.processors as f64 * self.clock * each
+    }
+
     /// Whether our kernels run on this GPU.
     pub fn is_usable(&self) -> bool {
         self.capability >= (8, 0)
@@ -103,6 +123,9 @@ pub fn devices() -> Result<Vec<Device>, Error> {
                 processors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize,
                 // SAFETY: the driver is open, and returned this device.
                 memory: unsafe { result::device::total_mem(handle) }.map_err(failed("query the memory of a GPU"))?,
+                bandwidth: 2e3 * f64::from(attribute(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?)
+                    * f64::from(attribute(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)? / 8),
+                clock: 1e3 * f64::from(attribute(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?),
                 shared: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as usize,
                 handle,
             })

@@ -11,13 +11,16 @@ use bytemuck::Zeroable;
 impl Pass<'_> {
     /// Enqueues a forward pass; it computes the logits.
     pub(crate) fn forward(&self, pass_mode: PassMode) -> Result<(), Error> {
-        (0..self.program.steps.len()).try_for_each(|index| self.step_forward(index, pass_mode))
+        (0..self.program.steps.len()).try_for_each(|index| self.step_forward(index, pass_mode))?;
+        self.at_step(None);
+        Ok(())
     }
 
     pub(super) fn step_forward(&self, index: usize, pass_mode: PassMode) -> Result<(), Error> {
         if self.program.left_out(index) {
             return Ok(());
         }
+        self.at_step(Some((index, false)));
         let step = &self.program.steps[index];
         let (main, slab) = (&self.main, self.program.slab);
         let (input, output) = (step.inputs[0], step.output);
@@ -32,26 +35,37 @@ impl Pass<'_> {
             }
             Op::BatchNorm { .. } => {
                 let layer = &self.program.norms[self.program.part(step)];
-                let norm = self.norm(layer, pass_mode.track);
+                let mut norm = self.norm(layer, pass_mode.track);
                 let (relu, count, parts) = (i32::from(step.relu), rows as i32, self.values(step));
-                if !pass_mode.of_batch {
+                let reader = self.program.moments_reader(output).map(|norm| &self.program.norms[norm]);
+                let reader = reader.filter(|reader| reader.by_sum && pass_mode.of_batch);
+                let mut grid = match reader {
+                    Some(_) => self.sums(rows, to.channels),
+                    None => self.down("norm_forward", rows, to.channels)?,
+                };
+                let (known, unknown) = self.known(index);
+                if pass_mode.of_batch {
+                    let sums = self.sums(rows, unknown);
+                    if layer.by_layer.is_none() && !layer.by_sum {
+                        self.start(main, "norm_moments", sums, arguments![parts, count, known, norm, slab])?;
+                    }
+                    let left = layer.by_layer.unwrap_or(sums.blocks.0 as usize);
+                    if !self.settle_in(&mut grid, &mut norm, left, unknown) {
+                        let groups = Grid::row(norm.groups());
+                        self.start(main, "norm_settle", groups, arguments![known, norm, slab])?;
+                        norm.rows = 0;
+                    }
+                } else {
                     self.start(main, "norm_fold", Grid::row(1), arguments![norm, slab])?;
-                } else if !layer.by_layer && !layer.by_sum {
-                    let (known, channels) = self.known(index);
-                    let grid = self.sums("norm_moments", rows, channels)?;
-                    self.start(main, "norm_moments", grid, arguments![parts, count, known, norm, slab])?;
                 }
                 let (node, of, _) = self.other(index, step);
                 let other = node.map_or(0, |node| self.value(node));
-                let reader = self.program.moments_reader(output).map(|norm| &self.program.norms[norm]);
-                if let Some(reader) = reader.filter(|reader| reader.by_sum && pass_mode.of_batch) {
-                    let (name, next) = ("norm_forward_moments", self.norm(reader, pass_mode.track));
-                    let grid = self.sums(name, rows, to.channels)?;
-                    let arguments = arguments![parts, other, of, y, count, relu, norm, next, slab];
-                    return self.start(main, name, grid, arguments);
+                if let Some(reader) = reader {
+                    let next = self.norm(reader, pass_mode.track);
+                    let arguments = arguments![parts, other, of, y, count, relu, known, norm, next, slab];
+                    return self.start(main, "norm_forward_moments", grid, arguments);
                 }
-                let grid = self.down("norm_forward", rows, to.channels)?;
-                let arguments = arguments![parts, other, of, y, count, relu, norm, slab];
+                let arguments = arguments![parts, other, of, y, count, relu, known, norm, slab];
                 self.start(main, "norm_forward", grid, arguments)
             }
             Op::Relu | Op::Add => {
@@ -59,7 +73,7 @@ impl Pass<'_> {
                 let reader = self.program.moments_reader(output).map(|norm| &self.program.norms[norm]);
                 if let Some(layer) = reader.filter(|layer| layer.by_sum && pass_mode.of_batch) {
                     let norm = self.norm(layer, pass_mode.track);
-                    let grid = self.sums("add_moments", rows, from.channels)?;
+                    let grid = self.sums(rows, from.channels);
                     return self.start(
                         main,
                         "add_moments",
@@ -111,7 +125,7 @@ impl Pass<'_> {
             KernelChoice::Own { name, grid, rows } => {
                 let norms = &self.program.norms;
                 let reader = layer.norm.map(|norm| &norms[norm]);
-                let reader = reader.filter(|norm| norm.by_layer && pass_mode.of_batch);
+                let reader = reader.filter(|norm| norm.by_layer.is_some() && pass_mode.of_batch);
                 let norm = match (reader, norms.first()) {
                     (Some(norm), _) | (None, Some(norm)) => self.norm(norm, pass_mode.track),
                     (None, None) => NormArgument::unused(),

@@ -294,7 +294,7 @@ mod tests {
     fn program(wide: usize) -> Program {
         let mut program = Program::new(&plain_operations(), BATCH, wide).unwrap();
         let needs = WorkspaceNeeds { splits: 1, flipped: true, ..WorkspaceNeeds::default() };
-        program.allocate(&vec![needs; program.layers.len()], |_| (1, 1));
+        program.allocate(&vec![needs; program.layers.len()], 1);
         program
     }
 

@@ -32,9 +32,9 @@ impl LayerKernels {
             KernelChoice::Own { .. } => 0,
             KernelChoice::Cudnn(plan) => plan.workspace,
         };
-        let blocks = |kernel: &KernelChoice| match kernel {
-            KernelChoice::Own { name: "conv_plain", .. } | KernelChoice::Cudnn(_) => (0, 0),
-            KernelChoice::Own { grid, .. } => (grid.blocks.0 as usize, grid.blocks.1 as usize),
+        let rows = |kernel: &KernelChoice| match kernel {
+            KernelChoice::Own { name: "conv_plain", .. } | KernelChoice::Cudnn(_) => None,
+            KernelChoice::Own { grid, .. } => Some(grid.blocks.0 as usize),
         };
         WorkspaceNeeds {
             splits: match &self.backward_weights {
@@ -42,8 +42,8 @@ impl LayerKernels {
                 KernelChoice::Cudnn(_) => 0,
             },
             flipped: matches!(self.backward_data, KernelChoice::Own { .. }),
-            blocks: blocks(&self.forward),
-            backward_blocks: blocks(&self.backward_data),
+            rows: rows(&self.forward),
+            backward_rows: rows(&self.backward_data),
             workspace: room(&self.forward).max(room(&self.backward_data)),
             side_workspace: room(&self.backward_weights),
         }
@@ -83,8 +83,8 @@ pub(crate) fn own(geometry: &ConvGeometry, narrow: bool, biased: bool, machine: 
     if let (true, false, Some((rows, tiles))) = (narrow, biased, tile_rows(geometry, machine)) {
         let (name, resident) = if wide == 16 { ("conv_rows_16", 2) } else { ("conv_rows_32", 1) };
         let blocks = tiles.min((resident * machine.processors).div_ceil(machine.replicas));
-        // The sums of the channels need 12 KB at the end.
-        let shared = (2 * (rows + 2) * (geometry.w as usize + 2) * wide * 2).max(12 << 10) as u32;
+        // The sums of the channels need 1 KB at the end.
+        let shared = (2 * (rows + 2) * (geometry.w as usize + 2) * wide * 2).max(1 << 10) as u32;
         let grid = Grid { blocks: (blocks as u32, 1), threads: 256, shared };
         return KernelChoice::Own { name, grid, rows: rows as i32 };
     }

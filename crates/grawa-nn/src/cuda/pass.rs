@@ -2,15 +2,16 @@
 //!
 //! A pass is only enqueued. The GPU runs it later, or records it as a graph.
 
-use super::compile::{Layer, Normed, pitch};
+use super::compile::{Layer, Normed, pitch, summing_columns};
 use super::device::{Argument, Event, Grid, Kernels, Stream, arguments, integers};
+use super::floors::{self, KernelTime, Place};
 use super::joined::PARTS;
 use super::kernel_choice::{KernelChoice, LayerKernels};
 use super::replica_set::ReplicaSet;
 use crate::plan::{Flow, Step};
 use crate::{Error, Op, TensorId};
 use bytemuck::Zeroable;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 /// Batch norm as the kernels read it; see `prelude.cu`.
@@ -23,19 +24,26 @@ pub(super) struct NormArgument {
     running_mean: u64,
     running_variance: u64,
     partial: u64,
-    arrived: u64,
     offset: u64,
     epsilon: f64,
     channels: i32,
     pitch: i32,
     track: i32,
+    /// Rows of sums that the kernel adds; 0 if the record is complete.
+    pub(super) rows: i32,
     count: f32,
+    spare: i32,
 }
 
 impl NormArgument {
     /// For kernels that skip batch norm.
     pub(super) fn unused() -> Self {
         NormArgument { pitch: 8, count: 1.0, ..Zeroable::zeroed() }
+    }
+
+    /// Groups of eight channels.
+    pub(super) fn groups(&self) -> usize {
+        self.pitch as usize / 8
     }
 }
 
@@ -70,7 +78,7 @@ pub(super) struct PartsArgument {
 pub(super) struct KnownArgument {
     record: u64,
     pitch: i32,
-    groups: i32,
+    pub(super) groups: i32,
 }
 
 integers! {
@@ -99,8 +107,32 @@ pub(crate) struct PassMode {
     pub(crate) dropout: bool,
 }
 
-/// The names of kernels, and how long each took.
-pub(crate) type Times = RefCell<Vec<(String, Duration)>>;
+/// What a profiled pass records.
+#[derive(Debug, Default)]
+pub(crate) struct Times {
+    /// Each launch: the kernel, its time, and the least that it could take.
+    launches: RefCell<Vec<(String, Duration, Duration)>>,
+    /// The step whose kernels are launched.
+    place: Cell<Place>,
+}
+
+impl Times {
+    /// Sums by kernel, the longest first.
+    pub(super) fn by_kernel(self) -> Vec<KernelTime> {
+        let mut kernels: Vec<KernelTime> = Vec::new();
+        for (name, time, floor) in self.launches.into_inner() {
+            match kernels.iter_mut().find(|kernel| kernel.name == name) {
+                Some(kernel) => {
+                    (kernel.calls, kernel.time, kernel.floor) =
+                        (kernel.calls + 1, kernel.time + time, kernel.floor + floor);
+                }
+                None => kernels.push(KernelTime { name, calls: 1, time, floor }),
+            }
+        }
+        kernels.sort_by_key(|kernel| std::cmp::Reverse(kernel.time));
+        kernels
+    }
+}
 
 /// Everything that is needed to enqueue a pass.
 ///
@@ -162,17 +194,31 @@ impl Pass<'_> {
         })
     }
 
+    #[allow(unsafe_code, reason = "a profile launches a kernel that waits")]
     pub(super) fn timed(&self, name: &str, work: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
         let Some(profile) = self.profile else { return work() };
         let [begin, end] = [0, 1].map(|_| Event::new(&self.kernels.context, true));
         let (begin, end) = (begin?, end?);
+        // The GPU waits a little first: else it would count the time until the launch arrives.
+        // SAFETY: the kernel has no arguments and accesses no memory.
+        unsafe { self.main.launch(&self.kernels, "pause", Grid::row(1), 1, &mut []) }?;
         self.main.mark(&begin)?;
         work()?;
         self.main.mark(&end)?;
         self.main.synchronise()?;
         let time = Duration::from_secs_f64(begin.seconds_to(&end)?);
-        profile.borrow_mut().push((name.to_owned(), time));
+        let (bytes, flops) = floors::work(&self.program, name, profile.place.get());
+        let work = (bytes * self.workers, flops * self.workers);
+        let floor = floors::seconds(&self.context.device, self.precision, work);
+        profile.launches.borrow_mut().push((name.to_owned(), time, Duration::from_secs_f64(floor)));
         Ok(())
+    }
+
+    /// Says to which step the next launches belong: its index, and whether it is the backward pass.
+    pub(super) fn at_step(&self, place: Place) {
+        if let Some(profile) = self.profile {
+            profile.place.set(place);
+        }
     }
 
     pub(crate) fn address(&self, offset: u64) -> u64 {
@@ -231,13 +277,14 @@ impl Pass<'_> {
             running_mean: self.statistic(norm.mean),
             running_variance: self.statistic(norm.variance),
             partial: self.address(norm.partial),
-            arrived: self.address(norm.arrived),
             offset: self.unadded(norm),
             epsilon: norm.epsilon,
             channels: norm.shape.channels as i32,
             pitch: pitch(norm.shape.channels) as i32,
             track: i32::from(track),
+            rows: 0,
             count: (self.program.batch * norm.shape.area()) as f32,
+            spare: 0,
         }
     }
 
@@ -321,15 +368,35 @@ impl Pass<'_> {
         Ok(Grid::row(rows.div_ceil(4 * extra_streams).clamp(1, most)))
     }
 
-    /// A grid for sums over rows, with at most 128 channels for each column of blocks.
-    pub(super) fn sums(&self, name: &'static str, rows: usize, channels: usize) -> Result<Grid, Error> {
-        let groups = pitch(channels) / 8;
+    /// A grid for sums over rows, with at most 128 channels for each column of blocks. A row of blocks leaves a row of sums.
+    pub(super) fn sums(&self, rows: usize, channels: usize) -> Grid {
         let columns = summing_columns(channels);
-        let extra_streams = 256 / groups.div_ceil(columns);
+        let lanes = 256 / (pitch(channels) / 8).div_ceil(columns);
+        let blocks = rows.div_ceil(4 * lanes).clamp(1, self.summing_blocks.div_ceil(columns));
         let shared = summing_room(self.program.wide);
-        let most = shared_out(self.kernels.resident(name, shared)?, self.workers).div_ceil(columns);
-        let blocks = rows.div_ceil(4 * extra_streams).clamp(1, most);
-        Ok(Grid { blocks: (blocks as u32, columns as u32), threads: 256, shared })
+        Grid { blocks: (blocks as u32, columns as u32), threads: 256, shared }
+    }
+
+    /// Has the kernel with grid `reader` add `rows` rows of sums of `channels` channels, and returns true; unless there are so many
+    /// that a kernel of its own must add them first.
+    pub(super) fn settle_in(
+        &self,
+        reader: &mut Grid,
+        norm: &mut NormArgument,
+        rows: usize,
+        channels: usize,
+    ) -> bool {
+        norm.rows = rows as i32;
+        let (each, width) = (2 * self.program.wide, pitch(channels));
+        let bytes = rows * 2 * width * each;
+        let settles = bytes <= SETTLED_BY_BLOCK
+            && bytes * reader.blocks.0 as usize * self.workers <= SETTLED_BY_READER;
+        if settles {
+            // See `settled` in `norm.cu`.
+            let room = 2 * width * 8 + 1024 * each + norm.pitch as usize * 8;
+            reader.shared = reader.shared.max(room as u32);
+        }
+        settles
     }
 
     pub(super) fn eights(&self, node: usize) -> u64 {
@@ -441,25 +508,18 @@ impl Pass<'_> {
     }
 }
 
-/// The most blocks with which any kernel sums the channels of one replica.
+/// The blocks with which a kernel sums the channels of one replica: all that the GPU runs at once, but at least 64, however many
+/// replicas there are.
 pub(crate) fn summing_blocks(kernels: &Kernels, wide: usize, replicas: usize) -> Result<usize, Error> {
-    let shared = summing_room(wide);
-    ["norm_moments", "add_moments", "norm_forward_moments", "norm_reduce"]
-        .iter()
-        .try_fold(0, |most, name| Ok(most.max(shared_out(kernels.resident(name, shared)?, replicas))))
+    let resident = kernels.resident("norm_reduce", summing_room(wide))?;
+    Ok(resident.div_ceil(replicas).max(64))
 }
 
-/// Blocks of one replica when the GPU runs `resident` blocks at once: at least 64, however many replicas there are.
-fn shared_out(resident: usize, replicas: usize) -> usize {
-    resident.div_ceil(replicas).max(64)
-}
-
-/// Shared memory of a kernel that sums channels; see `totals` in `norm.cu`.
+/// Shared memory of a kernel that sums channels; see `store_sums` in `norm.cu`.
 fn summing_room(wide: usize) -> u32 {
-    256 * 17 * if wide == 2 { 4 } else { 8 }
+    256 * 17 * 2 * wide as u32
 }
 
-/// Columns of blocks that divide the channels.
-pub(crate) fn summing_columns(channels: usize) -> usize {
-    pitch(channels).div_ceil(128)
-}
+/// The most bytes of sums that a block adds before its work, and all blocks of a kernel together.
+const SETTLED_BY_BLOCK: usize = 64 << 10;
+const SETTLED_BY_READER: usize = 16 << 20;

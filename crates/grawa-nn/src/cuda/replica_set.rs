@@ -4,23 +4,23 @@
 //! the GPU is private. Only calls that read from the GPU wait for it.
 
 use super::autotune::{Autotuner, Choice, uses_cudnn};
-use super::compile::{HISTORY, Program};
+use super::compile::{Chunk, HISTORY, Program};
 use super::cudnn::Cudnn;
 use super::data::{DeviceDataset, Source, Split};
 use super::device::{Captured, Context, Device, Event, Grid, Kernels, Memory, Stream, arguments};
+use super::floors::KernelTime;
 use super::host_step::HostSteps;
 use super::kernel_choice::LayerKernels;
 use super::limits;
-use super::pass::{Pass, PassMode, Times, summing_blocks, summing_columns};
+use super::pass::{Pass, PassMode, Times, summing_blocks};
 use super::tangent::divide_as_pairs;
 use crate::error::expect_len;
 use crate::plan::Reuse;
 use crate::{Error, Graph, Mode, Precision};
 use bytemuck::{Pod, Zeroable};
 use grawa_core::{AdamW, Key, Optimizer, Sgd};
-use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// The settings of a replica set.
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +71,7 @@ struct Update {
     look_ahead: f32,
     direct: f32,
     gather: i32,
+    last: i32,
 }
 
 /// Numbers of AdamW behind a worker's second moment, the first of which is its number of steps; see `adamw.cu`.
@@ -90,9 +91,9 @@ pub(crate) enum Job {
 }
 
 /// Kernels of every precision, of bf16 alone and of f32 alone. They are loaded before a graph is recorded.
-const KERNELS: &str = "norm_moments norm_fold norm_forward norm_forward_moments norm_reduce norm_backward add_forward add_moments add_backward \
+const KERNELS: &str = "norm_moments norm_settle norm_settle_flow norm_fold norm_forward norm_forward_moments norm_reduce norm_backward add_forward add_moments add_backward \
      add_bias pool_forward pool_backward pool_backward_tiles global_forward global_backward move_one move_eight dropout loss \
-     channel_sums intake augment pack_all_weights collect update adamw_position adamw squares norms mix device_sum device_pull ascend";
+     channel_sums intake augment pack_all_weights collect update adamw_position adamw squares norms mix device_sum device_pull ascend pause";
 const TENSOR_CORE_KERNELS: &str = "conv_16 conv_32 conv_64 conv_64_tall conv_128 conv_rows_16 conv_rows_32 wgrad_16 \
      wgrad_32 wgrad_64 wgrad_rows_16 wgrad_rows_32";
 const PLAIN_KERNELS: &str = "conv_plain wgrad_plain";
@@ -104,8 +105,11 @@ pub struct ReplicaSet {
     pub(crate) kernels: Arc<Kernels>,
     pub(super) cudnn: Option<Cudnn>,
     pub(crate) program: Program,
+    pub(super) precision: Precision,
     pub(super) layer_kernels: Vec<LayerKernels>,
     choices: Vec<Choice>,
+    /// The most blocks of a replica that sum channels; see [`Pass::sums`].
+    pub(super) summing_blocks: usize,
     pub(super) host_steps: HostSteps,
     pub(crate) memory: Memory,
     pub(super) spans: Memory,
@@ -215,7 +219,7 @@ impl ReplicaSet {
         }
         let needs: Vec<_> = layer_kernels.iter().map(LayerKernels::needs).collect();
         let blocks = summing_blocks(&kernels, program.wide, workers)?;
-        program.allocate(&needs, |norm| (blocks, summing_columns(norm.shape.channels)));
+        program.allocate(&needs, blocks);
         let memory = Memory::new(&context, program.slab as usize * workers).map_err(|error| match error {
             Error::OutOfDeviceMemory { needed, free, .. } => {
                 let fits = what_fits(program.slab as usize, 4 * graph.parameters().len(), free, batch);
@@ -231,7 +235,7 @@ impl ReplicaSet {
         let weights = table(4 * program.spans.len() * (workers + 1))?;
         let extra_streams = if uses_cudnn(&layer_kernels) { (workers - 1).min(7) } else { 0 };
         let streams = || (0..extra_streams).map(|_| Stream::new(&context)).collect::<Result<Vec<_>, _>>();
-        let events = 2 * program.layers.len() + 1 + 2 * (extra_streams + 1);
+        let events = 2 * program.layers.len() + 2 + 2 * (extra_streams + 1);
         let extra_streams = [streams()?, streams()?];
         let events = (0..events).map(|_| Event::new(&context, false)).collect::<Result<_, _>>()?;
         let controls =
@@ -243,8 +247,10 @@ impl ReplicaSet {
             kernels,
             cudnn,
             program,
+            precision,
             layer_kernels,
             choices,
+            summing_blocks: blocks,
             memory,
             spans,
             chunks,
@@ -625,14 +631,25 @@ impl ReplicaSet {
                 pass.forward(pass_mode)?;
                 let notes = (from != Source::Loaded).then_some(self.rates.start);
                 pass.loss(1.0 / batch as f32, true, notes)?;
-                pass.backward(pass_mode)?;
-                self.update(pass, optimizer, true)
+                // The parameters that are done early are updated beside the rest of the backward pass.
+                let early = match optimizer {
+                    Optimizer::Sgd(sgd) if pass.profile.is_none() => self.program.early().map(|at| (sgd, at)),
+                    _ => None,
+                };
+                let Some((sgd, (step, chunk))) = early else {
+                    pass.backward(pass_mode, None)?;
+                    return self.update(pass, optimizer, true);
+                };
+                let late = chunk..self.program.chunks.len();
+                let update = || self.update_sgd(pass, &self.side, sgd, true, (late.clone(), false));
+                pass.backward(pass_mode, Some((step, &update)))?;
+                self.update_sgd(pass, &self.main, sgd, true, (0..chunk, true))
             }
             Job::Gradient { pass_mode, factor, from, noted } => {
                 self.fill(pass, from)?;
                 pass.forward(pass_mode)?;
                 pass.loss(factor, true, noted.then_some(self.rates.start))?;
-                pass.backward(pass_mode)?;
+                pass.backward(pass_mode, None)?;
                 pass.collect(pass_mode)
             }
             Job::Descend { optimizer } => self.update(pass, optimizer, false),
@@ -644,8 +661,43 @@ impl ReplicaSet {
         }
     }
 
+    /// A step of SGD and its pulls for some chunks of the parameters, and whether they are the step's last.
+    fn update_sgd(
+        &self,
+        pass: &Pass<'_>,
+        stream: &Stream,
+        sgd: Sgd,
+        gather: bool,
+        (chunks, last): (Range<usize>, bool),
+    ) -> Result<(), Error> {
+        let Sgd { momentum, weight_decay, nesterov } = sgd;
+        let (look_ahead, direct) = if nesterov { (momentum, 1.0) } else { (1.0, 0.0) };
+        let [gather, last] = [gather, last].map(i32::from);
+        let settings = Update { momentum, weight_decay, look_ahead, direct, gather, last };
+        let offsets = &self.program.offsets;
+        let [x, velocity, gradient] =
+            [offsets.parameters, offsets.velocity, offsets.gradient].map(|offset| pass.base + offset);
+        let [outer, inner] =
+            [0, 1].map(|which| self.centres[which].as_ref().map_or(0, |memory| memory.start));
+        let (group, lead, slab) = (self.group as u32, self.lead as u32, self.program.slab);
+        let length = self.program.graph.parameters().len() as u64;
+        let (spans, base) = (self.spans.start, pass.base);
+        let first = self.chunks.start + (chunks.start * size_of::<Chunk>()) as u64;
+        let arguments = arguments![
+            spans, first, base, settings, x, velocity, gradient, outer, inner, group, lead, length, base, slab
+        ];
+        pass.start(stream, "update", Grid::row(chunks.len()), arguments)
+    }
+
     /// The update and its pulls. `gather`: the gradient is still where the backward pass left it.
     fn update(&self, pass: &Pass<'_>, optimizer: Optimizer, gather: bool) -> Result<(), Error> {
+        let AdamW { beta1, beta2, eps, weight_decay } = match optimizer {
+            Optimizer::Sgd(sgd) => {
+                let all = 0..self.program.chunks.len();
+                return self.update_sgd(pass, &self.main, sgd, gather, (all, true));
+            }
+            Optimizer::AdamW(adamw) => adamw,
+        };
         let gather = gather.into();
         let offsets = &self.program.offsets;
         let [x, velocity, gradient] =
@@ -656,41 +708,22 @@ impl ReplicaSet {
         let length = self.program.graph.parameters().len() as u64;
         let (spans, chunks, base) = (self.spans.start, self.chunks.start, pass.base);
         let grid = Grid::row(self.program.chunks.len());
-        match optimizer {
-            Optimizer::Sgd(Sgd { momentum, weight_decay, nesterov }) => {
-                let (look_ahead, direct) = if nesterov { (momentum, 1.0) } else { (1.0, 0.0) };
-                let settings = Update { momentum, weight_decay, look_ahead, direct, gather };
-                let arguments = arguments![
-                    spans, chunks, base, settings, x, velocity, gradient, outer, inner, group, lead, length,
-                    base, slab
-                ];
-                pass.start(&self.main, "update", grid, arguments)
-            }
-            Optimizer::AdamW(AdamW { beta1, beta2, eps, weight_decay }) => {
-                let Some(second) = self.second.as_ref().map(|memory| memory.start) else {
-                    return Err(Error::device(
-                        "take a step of AdamW",
-                        "it has no memory for the second moment",
-                    ));
-                };
-                let settings = AdamWArgument { beta1, beta2, eps, weight_decay, gather };
-                let stride = length + BEHIND as u64;
-                let arguments = arguments![base, settings, second, length, stride, slab];
-                pass.start(&self.main, "adamw_position", Grid::row(1), arguments)?;
-                let arguments = arguments![
-                    spans, chunks, base, settings, x, velocity, second, gradient, outer, inner, group, lead,
-                    length, stride, base, slab
-                ];
-                pass.start(&self.main, "adamw", grid, arguments)
-            }
-        }
+        let Some(second) = self.second.as_ref().map(|memory| memory.start) else {
+            return Err(Error::device("take a step of AdamW", "it has no memory for the second moment"));
+        };
+        let settings = AdamWArgument { beta1, beta2, eps, weight_decay, gather };
+        let stride = length + BEHIND as u64;
+        let arguments = arguments![base, settings, second, length, stride, slab];
+        pass.start(&self.main, "adamw_position", Grid::row(1), arguments)?;
+        let arguments = arguments![
+            spans, chunks, base, settings, x, velocity, second, gradient, outer, inner, group, lead, length,
+            stride, base, slab
+        ];
+        pass.start(&self.main, "adamw", grid, arguments)
     }
 
-    /// Times of the kernels of one local step, each run alone: name, calls, time; the longest first.
-    pub fn profile(
-        &mut self,
-        optimizer: impl Into<Optimizer>,
-    ) -> Result<Vec<(String, usize, Duration)>, Error> {
+    /// Times of the kernels of one local step, each run alone; the longest first.
+    pub fn profile(&mut self, optimizer: impl Into<Optimizer>) -> Result<Vec<KernelTime>, Error> {
         let times = Times::default();
         let job = Job::Step { optimizer: optimizer.into(), from: self.source() };
         self.check_slots(job, 1)?;
@@ -698,20 +731,8 @@ impl ReplicaSet {
         self.prepare(job)?;
         self.enqueue(&self.pass(Some(&times)), job)?;
         self.advance_slot(job);
-        Ok(by_kernel(times))
+        Ok(times.by_kernel())
     }
-}
-
-/// Times by kernel: name, calls, time; the longest first.
-pub(super) fn by_kernel(times: Times) -> Vec<(String, usize, Duration)> {
-    let mut table: HashMap<String, (usize, Duration)> = HashMap::new();
-    for (name, time) in times.into_inner() {
-        let entry = table.entry(name).or_default();
-        *entry = (entry.0 + 1, entry.1 + time);
-    }
-    let mut rows: Vec<_> = table.into_iter().map(|(name, (calls, time))| (name, calls, time)).collect();
-    rows.sort_by_key(|row| std::cmp::Reverse(row.2));
-    rows
 }
 
 impl Drop for ReplicaSet {

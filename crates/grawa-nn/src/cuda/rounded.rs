@@ -358,7 +358,7 @@ mod tests {
     fn played(graph: &Graph, mode: Mode, fault: Option<Fault>) -> Result<(), String> {
         let mut program = Program::new(graph, BATCH, 2).unwrap();
         let need = WorkspaceNeeds { splits: 1, flipped: true, ..WorkspaceNeeds::default() };
-        program.allocate(&vec![need; program.layers.len()], |_| (1, 1));
+        program.allocate(&vec![need; program.layers.len()], 1);
         let (rounded, (images, labels)) = (Rounded::new(&program, &[]), batch(graph, 7));
         let (parameters, statistics) = smooth(graph, 1);
         let spoil = |at: &str, numbers: &mut Vec<f32>| match fault {

@@ -13,7 +13,7 @@ use crate::{Error, Op};
 
 /// The kernels of this file and of `curvature.rs`. They are loaded before a graph is recorded.
 pub(super) const TANGENT_KERNELS: &str = "conv_pair_16 conv_pair_32 conv_pair_64 conv_pair_128 wgrad_pair_16 wgrad_pair_32 \
-     wgrad_pair_64 wgrad_pair_128 norm_tangent_moments norm_tangent_forward norm_tangent_reduce norm_tangent_backward \
+     wgrad_pair_64 wgrad_pair_128 norm_tangent_moments norm_tangent_settle norm_tangent_forward norm_tangent_reduce norm_tangent_settle_flow norm_tangent_backward \
      add_tangent max_tangent loss_tangent spread sum_replicas";
 
 /// The kernel for the sum of two convolutions. Large products are divided among fewer, larger tiles.
@@ -110,13 +110,15 @@ impl TangentPass<'_> {
             }
             Op::BatchNorm { .. } => {
                 let layer = &program.norms[program.part(step)];
-                let [norm, moved] = [at, change].map(|pass| pass.norm(layer, false));
+                let [norm, mut moved] = [at, change].map(|pass| pass.norm(layer, false));
                 let (rows, channels) = (program.batch * layer.shape.area(), layer.shape.channels);
                 let (count, of_batch) = (rows as i32, i32::from(self.pass_mode.of_batch));
-                // The memory for partial sums is that of this kernel.
-                let grid = at.sums("norm_reduce", rows, channels)?;
+                let grid = at.sums(rows, channels);
+                moved.rows = grid.blocks.0 as i32;
                 let arguments = arguments![x, dx, count, of_batch, norm, moved, slab];
                 at.start(main, "norm_tangent_moments", grid, arguments)?;
+                let groups = Grid::row(norm.groups());
+                at.start(main, "norm_tangent_settle", groups, arguments![of_batch, norm, moved, slab])?;
                 let grid = at.down("norm_tangent_forward", rows, channels)?;
                 let arguments = arguments![x, dx, other, gate, dy, count, norm, moved, slab];
                 at.start(main, "norm_tangent_forward", grid, arguments)
@@ -163,17 +165,18 @@ impl TangentPass<'_> {
             Op::Conv { .. } | Op::Linear { .. } => self.layer_backward(step),
             Op::BatchNorm { .. } => {
                 let layer = &program.norms[program.part(step)];
-                let [norm, moved] = [at, change].map(|pass| pass.norm(layer, false));
+                let [norm, mut moved] = [at, change].map(|pass| pass.norm(layer, false));
                 let (rows, channels) = (program.batch * layer.shape.area(), layer.shape.channels);
                 let (count, of_batch) = (rows as i32, i32::from(self.pass_mode.of_batch));
                 let [of_weight, dweight] = [at, change].map(|pass| pass.slope(layer.weight));
                 let [of_bias, dbias] = [at, change].map(|pass| pass.slope(layer.bias));
-                let grid = at.sums("norm_reduce", rows, channels)?;
-                let arguments = arguments![
-                    flow, dflow, x, dx, gate, count, of_batch, of_weight, of_bias, dweight, dbias, norm,
-                    moved, slab
-                ];
+                let grid = at.sums(rows, channels);
+                moved.rows = grid.blocks.0 as i32;
+                let arguments = arguments![flow, dflow, x, dx, gate, count, norm, moved, slab];
                 at.start(main, "norm_tangent_reduce", grid, arguments)?;
+                let groups = Grid::row(norm.groups());
+                let arguments = arguments![of_batch, of_weight, of_bias, dweight, dbias, norm, moved, slab];
+                at.start(main, "norm_tangent_settle_flow", groups, arguments)?;
                 if to == 0 && other == 0 {
                     return Ok(());
                 }
@@ -326,7 +329,7 @@ mod tests {
         assert!(slots.windows(2).all(|pair| pair[0] < pair[1]));
         assert!(program.steps.iter().all(|step| !step.flows.contains(&Flow::Shared)));
         let need = WorkspaceNeeds { splits: 4, flipped: true, ..WorkspaceNeeds::default() };
-        program.allocate(&vec![need; program.layers.len()], |_| (64, 1));
+        program.allocate(&vec![need; program.layers.len()], 64);
         let of_gradients: usize = (0..program.slots.len())
             .filter(|&node| program.slots[node].is_some())
             .map(|node| program.bytes(node).next_multiple_of(256))

@@ -80,13 +80,12 @@ struct Eight {
     }
 };
 
-// Sums the channels of this block and of all blocks; the last block computes the factors of the batch norm. The thread that
+// Sums the channels of this block, which has `width` channels from `column` on, and stores them; see `add_rows`. The thread that
 // `writes` has the sums of its `group` of eight channels in row `slot` of `slots`. `memory` is free. All threads take part.
 template <int THREADS, int BN>
-__device__ __forceinline__ void sum_channels(char* memory, const Eight& eight, bool writes, int slot, int slots, int group, int kind,
-                                             const Norm& norm, const Sums& sums, int column, int width) {
+__device__ __forceinline__ void sum_channels(char* memory, const Eight& eight, bool writes, int slot, int slots, int group, const Norm& norm,
+                                             int column, int width) {
     float* parts = (float*)memory;
-    double* totals = (double*)(memory + slots * 2 * BN * 4);
     __syncthreads();
     if (writes)
 #pragma unroll
@@ -95,17 +94,14 @@ __device__ __forceinline__ void sum_channels(char* memory, const Eight& eight, b
             parts[slot * 2 * BN + BN + group * 8 + i] = eight.second[i];
         }
     __syncthreads();
-    const u32 size = heap<THREADS>(2 * BN), heaps = (gridDim.x + size - 1) / size;
-    float* rows = norm.partial + (u64)blockIdx.y * (gridDim.x + heaps) * 2 * BN;
+    Sum* row = norm.partial + (u64)blockIdx.x * 2 * norm.pitch + column;
     for (int at = threadIdx.x; at < 2 * BN; at += THREADS) {
+        const int second = at >= BN, c = at - second * BN;
+        if (c >= width) continue;
         float sum = 0.0f;
-        for (int row = 0; row < slots; row++) sum += parts[row * 2 * BN + at];
-        rows[(u64)blockIdx.x * 2 * BN + at] = sum;
+        for (int slot = 0; slot < slots; slot++) sum += parts[slot * 2 * BN + at];
+        row[second * norm.pitch + c] = sum;
     }
-    if (!tally<THREADS>(rows, norm.arrived + blockIdx.y * (heaps + 1), 2 * BN, totals + 2 * BN, totals)) return;
-    for (int c = threadIdx.x; c < width; c += THREADS)
-        if (kind == MOMENTS) settle(norm, column + c, totals[c], totals[BN + c], 0.0);
-        else settle_flow(norm, sums, column + c, totals[c], totals[BN + c]);
 }
 
 // BM pixels × BN channels for each block, BK elements of a patch at a time, WM × WN warps.
@@ -257,7 +253,7 @@ __device__ __forceinline__ void conv(const ConvGeometry& geometry, const u16* __
     if (kind == NO_SUMS) return;
     // The order of the sums is fixed by the shape.
     eight.add_lanes(BN / 8);
-    sum_channels<THREADS, BN>((char*)memory, eight, lane < BN / 8, warp, THREADS / 32, of_eight, kind, norm, of, column, width);
+    sum_channels<THREADS, BN>((char*)memory, eight, lane < BN / 8, warp, THREADS / 32, of_eight, norm, column, width);
 }
 
 #define CONV(NAME, BM, BN, BK, WM, WN, STAGES)                                                                         \

@@ -134,7 +134,7 @@ __device__ __forceinline__ void conv_rows(const ConvGeometry& geometry, const u1
     }
     if (kind == NO_SUMS) return;
     eight.add_lanes(2);
-    sum_channels<THREADS, C>((char*)memory, eight, lane < 2, down, DOWN, group, kind, norm, of, 0, C);
+    sum_channels<THREADS, C>((char*)memory, eight, lane < 2, down, DOWN, group, norm, 0, C);
 }
 
 #define CONV_ROWS(NAME, C)                                                                                             \

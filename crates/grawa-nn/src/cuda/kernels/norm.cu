@@ -3,11 +3,15 @@
 //
 // A thread keeps its eight channels and loops over rows. All sums have an order fixed by the shape.
 
+// Blocks per multiprocessor. The compiler then has registers for several loads in flight: left alone it saves registers for
+// more blocks, keeps two loads in flight, and reaches half of the bandwidth.
+#define BLOCKS (BF16 ? 2 : 1)
+
 // The second dimension of the grid divides the channels from group `from` on, eight at a time; a thread has one group of eight.
 struct Share {
-    int per, first, group, lane, lanes;
+    int from, per, first, group, lane, lanes;
     bool idle;
-    __device__ Share(int pitch, int from = 0) {
+    __device__ Share(int pitch, int from = 0) : from(from) {
         const int groups = pitch / 8 - from;
         per = (groups + gridDim.y - 1) / gridDim.y;
         first = from + blockIdx.y * per;
@@ -49,13 +53,11 @@ struct Place {
     __device__ __forceinline__ T* row(int row) const { return at + (u64)row * pitch; }
 };
 
-// Sums the results of this block's threads and stores them for the last block, which passes on the totals of each
-// channel.
-template <class Each> __device__ __forceinline__ void totals(const Share& share, Sum (&first)[8], Sum (&second)[8],
-                                                             const Norm& norm, Each each) {
+// Sums the results of this block's threads and stores them; see `add_rows`.
+__device__ __forceinline__ void store_sums(const Share& share, Sum (&first)[8], Sum (&second)[8], const Norm& norm) {
     extern __shared__ __align__(16) char room[];
     Sum(*sums)[17] = (Sum(*)[17])room;
-    const int thread = threadIdx.x, channels = 8 * share.per, wide = 2 * channels;
+    const int thread = threadIdx.x, channels = 8 * share.per;
     // Within a warp first, if its lanes have the same channels at equal distances.
     const bool even = 32 % share.per == 0;
     if (even)
@@ -66,64 +68,116 @@ template <class Each> __device__ __forceinline__ void totals(const Share& share,
                 second[i] += __shfl_xor_sync(0xffffffffu, second[i], apart);
             }
     const int lanes = even ? 8 : share.lanes, apart = even ? 32 : share.per;
-    const u32 size = heap<256>(wide), heaps = (gridDim.x + size - 1) / size;
-    float* rows = norm.partial + (u64)blockIdx.y * (gridDim.x + heaps) * wide;
+    // Its memory may still be read.
+    __syncthreads();
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         sums[thread][i] = first[i];
         sums[thread][8 + i] = second[i];
     }
     __syncthreads();
-    for (int at = thread; at < wide; at += 256) {
+    const int width = norm.pitch - 8 * share.from, begin = 8 * (share.first - share.from);
+    Sum* row = norm.partial + (u64)blockIdx.x * 2 * width;
+    for (int at = thread; at < 2 * channels; at += 256) {
         const int k = at / channels, c = at - k * channels;
+        if (begin + c >= width) continue;
         Sum sum = 0;
         for (int lane = 0; lane < lanes; lane++) sum += sums[lane * apart + c / 8][k * 8 + c % 8];
-        rows[(u64)blockIdx.x * wide + at] = (float)sum;
+        row[k * width + begin + c] = sum;
     }
-    double* parts = (double*)room;
-    double* found = parts + 1024;
-    if (!tally<256>(rows, norm.arrived + blockIdx.y * (heaps + 1), wide, parts, found)) return;
-    for (int c = thread; c < channels; c += 256)
-        if (8 * share.first + c < norm.pitch) each(8 * share.first + c, found[c], found[channels + c]);
+}
+
+// Adds the rows of sums of the channels from `from` on, and returns what `settle` makes of the sums of every channel, in shared
+// memory (`Pass::settling` in pass.rs has its size).
+template <class Factor, class Settle> __device__ __forceinline__ const Factor* settled(const Norm& norm, int from, Settle settle) {
+    extern __shared__ __align__(16) char room[];
+    const int width = norm.pitch - from;
+    double* totals = (double*)room;
+    Sum* parts = (Sum*)(totals + 2 * width);
+    Factor* factors = (Factor*)(parts + 1024);
+    add_rows(norm.partial, norm.rows, width, 0, width, parts, totals);
+    for (int c = threadIdx.x; c < norm.pitch; c += 256)
+        factors[c] = c < from ? settle(c, 0.0, 0.0) : settle(c, totals[c - from], totals[width + c - from]);
+    __syncthreads();
+    return factors;
+}
+
+// The same for the eight channels of this block alone. There are sums from group `from` on.
+template <class Settle> __device__ __forceinline__ void settle_eight(const Norm& norm, int from, Settle settle) {
+    __shared__ Sum parts[1024];
+    __shared__ double totals[16];
+    const int group = (int)blockIdx.x - from;
+    if (group >= 0) add_rows(norm.partial, norm.rows, norm.pitch - 8 * from, 8 * group, 8, parts, totals);
+    if (threadIdx.x < 8) settle(8 * blockIdx.x + threadIdx.x, totals[threadIdx.x], totals[8 + threadIdx.x]);
 }
 
 // Another batch norm has the moments of the first `groups` groups of channels in its record: it read the same tensors.
 struct Known { const float* record; int pitch, groups; };
 
-extern "C" __global__ void __launch_bounds__(256)
-    norm_moments(const __grid_constant__ Parts x, int rows, Known known, Norm norm, u64 slab) {
+// The forward factors of a channel from its sums.
+__device__ __forceinline__ Factor settle_moments(const Norm& norm, const Known& known, int c, double sum, double squares, bool keeps) {
+    if (c < 8 * known.groups)
+        return settle(norm, c, known.record[MEAN * known.pitch + c], known.record[VARIANCE * known.pitch + c], keeps);
+    const double part = 1.0 / norm.count, mean = sum * part, variance = squares * part - mean * mean;
+    return settle(norm, c, mean, variance < 0.0 ? 0.0 : variance, keeps);
+}
+
+// Completes the record, for layers with so many sums that not every block of the reader should add them.
+extern "C" __global__ void __launch_bounds__(256) norm_settle(Known known, Norm norm, u64 slab) {
     await_previous();
     norm = mine(norm, slab);
     known.record = mine(known.record, slab);
+    settle_eight(norm, known.groups,
+                 [&](int c, double sum, double squares) { settle_moments(norm, known, c, sum, squares, true); });
+}
+
+// The same for the backward pass.
+extern "C" __global__ void __launch_bounds__(256) norm_settle_flow(Sums of, Norm norm, u64 slab) {
+    await_previous();
+    norm = mine(norm, slab);
+    of = mine(of, slab);
+    settle_eight(norm, 0, [&](int c, double sum, double along) { settle_flow(norm, of, c, sum, along, true); });
+}
+
+// Adds stored values to their moments.
+__device__ __forceinline__ void add_values(const float (&v)[8], Sum (&sum)[8], Sum (&squares)[8]) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        sum[i] += v[i];
+        squares[i] += (Sum)v[i] * v[i];
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256, BLOCKS)
+    norm_moments(const __grid_constant__ Parts x, int rows, Known known, Norm norm, u64 slab) {
+    await_previous();
+    constexpr int U = BF16 ? 8 : 4;
+    norm = mine(norm, slab);
     const Share share(norm.pitch, known.groups);
-    // The first row is subtracted to avoid cancellation.
-    float shift[8];
     Sum sum[8] = {}, squares[8] = {};
     if (!share.idle) {
         const Place place(x, share.group, slab);
-        load8(place.at, shift);
-#pragma unroll 8
-        for (int row = blockIdx.x * share.lanes + share.lane; row < rows; row += gridDim.x * share.lanes) {
+        const int stride = gridDim.x * share.lanes;
+        auto add = [&](const Raw& raw) {
             float v[8];
-            load8(place.row(row), v);
+            unpack(raw, v);
+            add_values(v, sum, squares);
+        };
+        int row = blockIdx.x * share.lanes + share.lane;
+        for (; row + (U - 1) * stride < rows; row += U * stride) {
+            Raw raw[U];
 #pragma unroll
-            for (int i = 0; i < 8; i++) {
-                Sum d = v[i] - shift[i];
-                sum[i] += d;
-                squares[i] += d * d;
-            }
+            for (int u = 0; u < U; u++) raw[u] = *(const Raw*)place.row(row + u * stride);
+#pragma unroll
+            for (int u = 0; u < U; u++) add(raw[u]);
         }
+        for (; row < rows; row += stride) add(*(const Raw*)place.row(row));
     }
-    if (blockIdx.x == 0 && blockIdx.y == 0)
-        for (int c = threadIdx.x; c < 8 * known.groups; c += 256)
-            settle(norm, c, (double)known.record[MEAN * known.pitch + c], (double)known.record[VARIANCE * known.pitch + c]);
-    totals(share, sum, squares, norm, [&](int c, double sum, double squares) {
-        settle(norm, c, sum, squares, get(Place(x, c / 8, slab).at + c % 8));
-    });
+    store_sums(share, sum, squares, norm);
 }
 
 // a + b, then ReLU if `relu`, and the moments of the stored result for the batch norm that reads it.
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, BLOCKS)
     add_moments(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ y, int rows, int relu, Norm norm, u64 slab) {
     await_previous();
     constexpr int U = 4;
@@ -131,50 +185,36 @@ extern "C" __global__ void __launch_bounds__(256)
     norm = mine(norm, slab);
     const Share share(norm.pitch);
     const float least = relu ? 0.0f : __uint_as_float(0xff800000u);
-    const int stride = gridDim.x * share.lanes;
-    float shift[8];
     Sum sum[8] = {}, squares[8] = {};
-    auto added = [&](const Raw& one, const Raw& other, float (&v)[8]) {
-        float w[8];
-        unpack(one, v);
-        unpack(other, w);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            v[i] += w[i];
-            v[i] = rounded(v[i] < least ? least : v[i], y);
-        }
-    };
     if (!share.idle) {
-        const u64 column = share.group * 8;
-        added(*(const Raw*)(a + column), *(const Raw*)(b + column), shift);
-        for (int first = blockIdx.x * share.lanes + share.lane; first < rows; first += U * stride) {
+        const int stride = gridDim.x * share.lanes;
+        auto place = [&](int row) { return (u64)row * norm.pitch + share.group * 8; };
+        auto add = [&](int row, const Raw& one, const Raw& other) {
+            float v[8], w[8];
+            unpack(one, v);
+            unpack(other, w);
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                v[i] += w[i];
+                v[i] = rounded(v[i] < least ? least : v[i], y);
+            }
+            store8(y + place(row), v);
+            add_values(v, sum, squares);
+        };
+        int row = blockIdx.x * share.lanes + share.lane;
+        for (; row + (U - 1) * stride < rows; row += U * stride) {
             Raw one[U], other[U];
 #pragma unroll
             for (int u = 0; u < U; u++) {
-                const int row = min(first + u * stride, rows - 1);
-                one[u] = *(const Raw*)(a + (u64)row * norm.pitch + column);
-                other[u] = *(const Raw*)(b + (u64)row * norm.pitch + column);
+                one[u] = *(const Raw*)(a + place(row + u * stride));
+                other[u] = *(const Raw*)(b + place(row + u * stride));
             }
 #pragma unroll
-            for (int u = 0; u < U; u++) {
-                const int row = first + u * stride;
-                if (row >= rows) break;
-                float v[8];
-                added(one[u], other[u], v);
-                store8(y + (u64)row * norm.pitch + column, v);
-#pragma unroll
-                for (int i = 0; i < 8; i++) {
-                    Sum d = v[i] - shift[i];
-                    sum[i] += d;
-                    squares[i] += d * d;
-                }
-            }
+            for (int u = 0; u < U; u++) add(row + u * stride, one[u], other[u]);
         }
+        for (; row < rows; row += stride) add(row, *(const Raw*)(a + place(row)), *(const Raw*)(b + place(row)));
     }
-    totals(share, sum, squares, norm, [&](int c, double sum, double squares) {
-        float v = get(a + c) + get(b + c);
-        settle(norm, c, sum, squares, rounded(v < least ? least : v, y));
-    });
+    store_sums(share, sum, squares, norm);
 }
 
 // Evaluation normalises with the running statistics.
@@ -189,7 +229,6 @@ extern "C" __global__ void __launch_bounds__(256) norm_fold(Norm norm, u64 slab)
         norm.record[MEAN * norm.pitch + c] = mean;
         norm.record[DEVIATION * norm.pitch + c] = deviation;
         norm.record[SCALE * norm.pitch + c] = scale;
-        norm.record[SHIFT * norm.pitch + c] = real ? norm.bias[c] - mean * scale : 0.0f;
     }
 }
 
@@ -209,112 +248,110 @@ __device__ __forceinline__ void row_of(const Norm& norm, int which, int group, f
     load8(norm.record + which * norm.pitch + group * 8, v);
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+// The forward factors of a thread's eight channels. The first block completes the record, if it is not complete.
+__device__ __forceinline__ Rows forward_factors(const Norm& norm, const Known& known, const Share& share) {
+    if (norm.rows == 0) return share.idle ? Rows{} : rows_of(norm, share.group);
+    const Factor* factors = settled<Factor>(norm, 8 * known.groups, [&](int c, double sum, double squares) {
+        return settle_moments(norm, known, c, sum, squares, blockIdx.x == 0);
+    });
+    Rows of = {};
+    if (share.idle) return of;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const int c = share.group * 8 + i;
+        of.mean[i] = factors[c].mean;
+        of.scale[i] = factors[c].scale;
+        of.bias[i] = c < norm.channels ? norm.bias[c] : 0.0f;
+    }
+    return of;
+}
+
+// What a thread reads of several rows: the input, and the second operand of the sum. The first rows are fetched before the
+// factors are known.
+struct Inputs {
+    static constexpr int U = 4;
+    Raw value[U], other[U];
+    __device__ __forceinline__ void fetch(const Place& from, const T* others, const Other& of, const Share& share, int first, int stride, int rows) {
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            const int row = min(first + u * stride, rows - 1);
+            u64 there;
+            value[u] = *(const Raw*)from.row(row);
+            if (others && of.has(share.group, row, there)) other[u] = *(const Raw*)(others + there);
+        }
+    }
+};
+
+// The normalised rows of a thread, with the sum and the ReLU: `each(row, v)`.
+template <class Each>
+__device__ __forceinline__ void each_result(const Parts& y, const T* other, const Other& of, int rows, int relu, const Known& known,
+                                            const Norm& norm, const Share& share, u64 slab, Each each) {
+    const int stride = gridDim.x * share.lanes;
+    int first = blockIdx.x * share.lanes + share.lane;
+    const Place from(y, share.group, slab);
+    u64 there;
+    const bool adds = other && !share.idle && of.has(share.group, 0, there);
+    Inputs inputs;
+    if (!share.idle && first < rows) inputs.fetch(from, other, of, share, first, stride, rows);
+    const Rows factors = forward_factors(norm, known, share);
+    if (share.idle) return;
+    while (first < rows) {
+#pragma unroll
+        for (int u = 0; u < Inputs::U; u++) {
+            if (first + u * stride >= rows) break;
+            float v[8], extra[8] = {};
+            unpack(inputs.value[u], v);
+            if (adds) unpack(inputs.other[u], extra);
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                // The mean is subtracted first: a combined scale and shift would cancel.
+                v[i] = (v[i] - factors.mean[i]) * factors.scale[i] + factors.bias[i] + extra[i];
+                if (relu) v[i] = v[i] < 0.0f ? 0.0f : v[i];
+            }
+            each(first + u * stride, v);
+        }
+        first += Inputs::U * stride;
+        if (first < rows) inputs.fetch(from, other, of, share, first, stride, rows);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256, BLOCKS)
     norm_forward(const __grid_constant__ Parts y, const T* __restrict__ other, Other of, T* __restrict__ out, int rows, int relu,
-                 Norm norm, u64 slab) {
+                 Known known, Norm norm, u64 slab) {
     await_previous();
     other = mine(other, slab); out = mine(out, slab);
     norm = mine(norm, slab);
+    known.record = mine(known.record, slab);
     const Share share(norm.pitch);
-    if (share.idle) return;
-    const Place from(y, share.group, slab);
-    float mean[8], scale[8], bias[8];
-    row_of(norm, MEAN, share.group, mean);
-    row_of(norm, SCALE, share.group, scale);
-#pragma unroll
-    for (int i = 0; i < 8; i++) bias[i] = share.group * 8 + i < norm.channels ? norm.bias[share.group * 8 + i] : 0.0f;
-#pragma unroll 4
-    for (int row = blockIdx.x * share.lanes + share.lane; row < rows; row += gridDim.x * share.lanes) {
-        const u64 at = (u64)row * norm.pitch + share.group * 8;
-        float v[8], extra[8] = {};
-        u64 there;
-        load8(from.row(row), v);
-        if (other && of.has(share.group, row, there)) load8(other + there, extra);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            // The mean is subtracted first: a combined scale and shift would cancel.
-            v[i] = (v[i] - mean[i]) * scale[i] + bias[i];
-            if (other) v[i] += extra[i];
-            if (relu) v[i] = v[i] < 0.0f ? 0.0f : v[i];
-        }
-        store8(out + at, v);
-    }
+    each_result(y, other, of, rows, relu, known, norm, share, slab,
+                [&](int row, const float (&v)[8]) { store8(out + (u64)row * norm.pitch + share.group * 8, v); });
 }
 
 // The same, and the moments of the stored result for the batch norm `next` that reads it.
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, BLOCKS)
     norm_forward_moments(const __grid_constant__ Parts y, const T* __restrict__ other, Other of, T* __restrict__ out, int rows, int relu,
-                         Norm norm, Norm next, u64 slab) {
+                         Known known, Norm norm, Norm next, u64 slab) {
     await_previous();
-    constexpr int U = 4;
     other = mine(other, slab); out = mine(out, slab);
     norm = mine(norm, slab); next = mine(next, slab);
+    known.record = mine(known.record, slab);
     const Share share(norm.pitch);
-    const int stride = gridDim.x * share.lanes;
-    float shift[8] = {};
     Sum sum[8] = {}, squares[8] = {};
-    auto result = [&](const Rows& factors, const Raw& one, const float (&extra)[8], float (&v)[8]) {
-        unpack(one, v);
+    each_result(y, other, of, rows, relu, known, norm, share, slab, [&](int row, float (&v)[8]) {
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            v[i] = (v[i] - factors.mean[i]) * factors.scale[i] + factors.bias[i] + extra[i];
-            v[i] = rounded(relu && v[i] < 0.0f ? 0.0f : v[i], out);
-        }
-    };
-    if (!share.idle) {
-        const Rows factors = rows_of(norm, share.group);
-        const Place from(y, share.group, slab);
-        const u64 column = share.group * 8;
-        auto load_other = [&](int row, float (&extra)[8]) {
-            u64 there;
-            if (other && of.has(share.group, row, there)) load8(other + there, extra);
-        };
-        // The first row is subtracted to avoid cancellation.
-        float extra[8] = {};
-        load_other(0, extra);
-        result(factors, *(const Raw*)from.at, extra, shift);
-        for (int first = blockIdx.x * share.lanes + share.lane; first < rows; first += U * stride) {
-            Raw one[U];
-            float more[U][8] = {};
-#pragma unroll
-            for (int u = 0; u < U; u++) {
-                const int row = min(first + u * stride, rows - 1);
-                one[u] = *(const Raw*)from.row(row);
-                load_other(row, more[u]);
-            }
-#pragma unroll
-            for (int u = 0; u < U; u++) {
-                const int row = first + u * stride;
-                if (row >= rows) break;
-                float v[8];
-                result(factors, one[u], more[u], v);
-                store8(out + (u64)row * norm.pitch + column, v);
-#pragma unroll
-                for (int i = 0; i < 8; i++) {
-                    Sum d = v[i] - shift[i];
-                    sum[i] += d;
-                    squares[i] += d * d;
-                }
-            }
-        }
-        // The block that has the totals needs what was subtracted.
-        if (blockIdx.x == 0 && share.lane == 0)
-#pragma unroll
-            for (int i = 0; i < 8; i++) next.record[SHIFT * next.pitch + column + i] = shift[i];
-    }
-    totals(share, sum, squares, next, [&](int c, double sum, double squares) {
-        settle(next, c, sum, squares, __ldcg(next.record + SHIFT * next.pitch + c));
+        for (int i = 0; i < 8; i++) v[i] = rounded(v[i], out);
+        store8(out + (u64)row * norm.pitch + share.group * 8, v);
+        add_values(v, sum, squares);
     });
+    store_sums(share, sum, squares, next);
 }
 
 // The gradient where the ReLU was positive.
-template <int MASK>
-__device__ __forceinline__ void masked(float (&g)[8], const float (&y)[8], const float (&mean)[8], const float (&scale)[8],
-                                       const float (&bias)[8], const Raw& result) {
-    if (MASK == MASK_BY_VALUE) {
+__device__ __forceinline__ void apply_mask(int mask, float (&g)[8], const float (&y)[8], const Rows& of, const Raw& result) {
+    if (mask == MASK_BY_VALUE) {
 #pragma unroll
-        for (int i = 0; i < 8; i++) g[i] = (y[i] - mean[i]) * scale[i] + bias[i] > 0.0f ? g[i] : 0.0f;
-    } else if (MASK == MASK_BY_RESULT) {
+        for (int i = 0; i < 8; i++) g[i] = (y[i] - of.mean[i]) * of.scale[i] + of.bias[i] > 0.0f ? g[i] : 0.0f;
+    } else if (mask == MASK_BY_RESULT) {
         float v[8];
         unpack(result, v);
 #pragma unroll
@@ -322,52 +359,26 @@ __device__ __forceinline__ void masked(float (&g)[8], const float (&y)[8], const
     }
 }
 
-// The rows of a thread, several fetched at a time: gradient, value, the result if it masks, and the old contents of
-// the target. The gradient of a padded shortcut may have the buffer of `flow`: a thread reads what it later overwrites.
-template <int MASK, bool OLD, class Each>
-__device__ __forceinline__ void each_row(const T* flow, const Place& y, const T* __restrict__ out, const Place& old,
-                                         int rows, const Norm& norm, const Share& share, Each each) {
-    constexpr int U = 4;
-    const int stride = gridDim.x * share.lanes;
-    for (int first = blockIdx.x * share.lanes + share.lane; first < rows; first += U * stride) {
-        Raw g[U], v[U], result[U], before[U];
+// What a thread reads of several rows backward: gradient, value, and the result if it masks, else the old contents of the target.
+struct Flows {
+    static constexpr int U = BF16 ? 4 : 2;
+    Raw flow[U], value[U], more[U];
+    __device__ __forceinline__ void fetch(const T* flows, const Place& y, const Sums& of, const Place& dx, int pitch, const Share& share,
+                                          int first, int stride, int rows) {
 #pragma unroll
         for (int u = 0; u < U; u++) {
             const int row = min(first + u * stride, rows - 1);
-            const u64 at = (u64)row * norm.pitch + share.group * 8;
-            g[u] = *(const Raw*)(flow + at);
-            v[u] = *(const Raw*)y.row(row);
-            if (MASK == MASK_BY_RESULT) result[u] = *(const Raw*)(out + at);
-            if (OLD && old.add) before[u] = *(const Raw*)old.row(row);
-        }
-#pragma unroll
-        for (int u = 0; u < U; u++) {
-            const int row = first + u * stride;
-            if (row < rows) each(row, g[u], v[u], result[u], before[u]);
+            const u64 at = (u64)row * pitch + share.group * 8;
+            flow[u] = *(const Raw*)(flows + at);
+            value[u] = *(const Raw*)y.row(row);
+            if (of.mask == MASK_BY_RESULT) more[u] = *(const Raw*)(of.out + at);
+            else if (dx.add) more[u] = *(const Raw*)dx.row(row);
         }
     }
-}
-
-template <int MASK>
-__device__ __forceinline__ void sums_of_flow(const T* flow, const Place& y, const T* out, int rows, const Norm& norm,
-                                             const Share& share, Sum (&sum)[8], Sum (&along)[8]) {
-    const Rows of = rows_of(norm, share.group);
-    each_row<MASK, false>(flow, y, out, y, rows, norm, share,
-                          [&](int, const Raw& flow, const Raw& value, const Raw& result, const Raw&) {
-        float g[8], v[8];
-        unpack(flow, g);
-        unpack(value, v);
-        masked<MASK>(g, v, of.mean, of.scale, of.bias, result);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            sum[i] += g[i];
-            along[i] += (Sum)g[i] * (Sum)(v[i] - of.mean[i]);
-        }
-    });
-}
+};
 
 // The two sums of each channel, which are the gradients of shift and scale, and the factors of the next pass.
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, BLOCKS)
     norm_reduce(const T* __restrict__ flow, const __grid_constant__ Parts from, int rows, Sums of, Norm norm, u64 slab) {
     await_previous();
     flow = mine(flow, slab);
@@ -377,63 +388,89 @@ extern "C" __global__ void __launch_bounds__(256)
     Sum sum[8] = {}, along[8] = {};
     if (!share.idle) {
         const Place y(from, share.group, slab);
-        if (of.mask == NO_MASK) sums_of_flow<NO_MASK>(flow, y, of.out, rows, norm, share, sum, along);
-        else if (of.mask == MASK_BY_VALUE) sums_of_flow<MASK_BY_VALUE>(flow, y, of.out, rows, norm, share, sum, along);
-        else sums_of_flow<MASK_BY_RESULT>(flow, y, of.out, rows, norm, share, sum, along);
-    }
-    totals(share, sum, along, norm, [&](int c, double sum, double along) { settle_flow(norm, of, c, sum, along); });
-}
-
-template <int MASK, bool ADD>
-__device__ __forceinline__ void gradients(const T* flow, const Place& y, const T* out, int rows, const Place& dx, T* dother,
-                                          const Other& other, int add_other, const Norm& norm, const Share& share) {
-    const Rows of = rows_of(norm, share.group);
-    float of_value[8], constant[8];
-    row_of(norm, OF_VALUE, share.group, of_value);
-    row_of(norm, CONSTANT, share.group, constant);
-    each_row<MASK, ADD>(flow, y, out, dx, rows, norm, share,
-                        [&](int row, const Raw& flow, const Raw& value, const Raw& result, const Raw& before) {
-        float g[8], v[8], d[8];
-        unpack(flow, g);
-        unpack(value, v);
-        masked<MASK>(g, v, of.mean, of.scale, of.bias, result);
-        if (dx.at) {
-            if (ADD) unpack(before, d);
+        const Rows factors = rows_of(norm, share.group);
+        const int stride = gridDim.x * share.lanes;
+        for (int first = blockIdx.x * share.lanes + share.lane; first < rows; first += Flows::U * stride) {
+            Flows flows;
+            flows.fetch(flow, y, of, y, norm.pitch, share, first, stride, rows);
 #pragma unroll
-            for (int i = 0; i < 8; i++) {
-                const float here = of.scale[i] * g[i] + of_value[i] * (v[i] - of.mean[i]) + constant[i];
-                d[i] = ADD && dx.add ? here + d[i] : here;
+            for (int u = 0; u < Flows::U; u++) {
+                if (first + u * stride >= rows) break;
+                float g[8], v[8];
+                unpack(flows.flow[u], g);
+                unpack(flows.value[u], v);
+                apply_mask(of.mask, g, v, factors, flows.more[u]);
+#pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    sum[i] += g[i];
+                    along[i] += (Sum)g[i] * (Sum)(v[i] - factors.mean[i]);
+                }
             }
-            store8(dx.row(row), d);
         }
-        u64 there;
-        if (dother && other.has(share.group, row, there)) {
-            // Channels beyond are padding, which stays zero.
-#pragma unroll
-            for (int i = 0; i < 8; i++) g[i] = share.group * 8 + i < other.before + other.channels ? g[i] : 0.0f;
-            flow8(dother + there, g, add_other);
-        }
-    });
+    }
+    store_sums(share, sum, along, norm);
 }
 
-extern "C" __global__ void __launch_bounds__(256, BF16 ? 2 : 1)
-    norm_backward(const T* flow, const __grid_constant__ Parts from, const T* __restrict__ out, int rows, int mask,
-                  const __grid_constant__ Parts to, T* dother, Other other, int add_other, Norm norm, u64 slab) {
+// The gradients of the input and of the second operand. The gradient of a padded shortcut may have the buffer of `flow`: a
+// thread reads what it later overwrites.
+extern "C" __global__ void __launch_bounds__(256, BLOCKS)
+    norm_backward(const T* flow, const __grid_constant__ Parts from, int rows, Sums of, const __grid_constant__ Parts to, T* dother,
+                  Other other, int add_other, Norm norm, u64 slab) {
     await_previous();
-    flow = mine(flow, slab); out = mine(out, slab); dother = mine(dother, slab);
+    flow = mine(flow, slab); dother = mine(dother, slab);
+    of = mine(of, slab);
     norm = mine(norm, slab);
     const Share share(norm.pitch);
-    if (share.idle) return;
+    const int stride = gridDim.x * share.lanes;
+    int first = blockIdx.x * share.lanes + share.lane;
     const Place y(from, share.group, slab), dx(to, share.group, slab);
-    const bool add = to.adds;
-    if (mask == NO_MASK) {
-        if (add) gradients<NO_MASK, true>(flow, y, out, rows, dx, dother, other, add_other, norm, share);
-        else gradients<NO_MASK, false>(flow, y, out, rows, dx, dother, other, add_other, norm, share);
-    } else if (mask == MASK_BY_VALUE) {
-        if (add) gradients<MASK_BY_VALUE, true>(flow, y, out, rows, dx, dother, other, add_other, norm, share);
-        else gradients<MASK_BY_VALUE, false>(flow, y, out, rows, dx, dother, other, add_other, norm, share);
+    // The first rows are fetched before the factors are known.
+    Flows flows;
+    if (!share.idle && first < rows) flows.fetch(flow, y, of, dx, norm.pitch, share, first, stride, rows);
+    const FlowFactor* settled_factors = nullptr;
+    if (norm.rows > 0)
+        settled_factors = settled<FlowFactor>(norm, 0, [&](int c, double sum, double along) {
+            return settle_flow(norm, of, c, sum, along, blockIdx.x == 0);
+        });
+    if (share.idle) return;
+    const Rows factors = rows_of(norm, share.group);
+    float of_value[8], constant[8];
+    if (settled_factors) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const FlowFactor factor = settled_factors[share.group * 8 + i];
+            of_value[i] = factor.of_value;
+            constant[i] = factor.constant;
+        }
     } else {
-        if (add) gradients<MASK_BY_RESULT, true>(flow, y, out, rows, dx, dother, other, add_other, norm, share);
-        else gradients<MASK_BY_RESULT, false>(flow, y, out, rows, dx, dother, other, add_other, norm, share);
+        row_of(norm, OF_VALUE, share.group, of_value);
+        row_of(norm, CONSTANT, share.group, constant);
+    }
+    while (first < rows) {
+#pragma unroll
+        for (int u = 0; u < Flows::U; u++) {
+            const int row = first + u * stride;
+            if (row >= rows) break;
+            float g[8], v[8], d[8] = {};
+            unpack(flows.flow[u], g);
+            unpack(flows.value[u], v);
+            apply_mask(of.mask, g, v, factors, flows.more[u]);
+            if (dx.at) {
+                if (dx.add) unpack(of.mask == MASK_BY_RESULT ? *(const Raw*)dx.row(row) : flows.more[u], d);
+#pragma unroll
+                for (int i = 0; i < 8; i++)
+                    d[i] += factors.scale[i] * g[i] + of_value[i] * (v[i] - factors.mean[i]) + constant[i];
+                store8(dx.row(row), d);
+            }
+            u64 there;
+            if (dother && other.has(share.group, row, there)) {
+                // Channels beyond are padding, which stays zero.
+#pragma unroll
+                for (int i = 0; i < 8; i++) g[i] = share.group * 8 + i < other.before + other.channels ? g[i] : 0.0f;
+                flow8(dother + there, g, add_other);
+            }
+        }
+        first += Flows::U * stride;
+        if (first < rows) flows.fetch(flow, y, of, dx, norm.pitch, share, first, stride, rows);
     }
 }

@@ -16,6 +16,7 @@ typedef float Sum;   // the type of long sums
 typedef float T;
 typedef double Sum;
 #endif
+struct __align__(16) Four { Sum x, y, z, w; };
 
 // The first statement of every kernel. Inside a CUDA graph a kernel may be resident before the one it follows has ended
 // (`Stream::launch`): it waits here, until everything before it is done and visible, and then admits its follower.
@@ -93,21 +94,21 @@ struct ConvGeometry {
     int kh, kw, mul, off_y, off_x, div;
 };
 
-// The record of a batch norm: eight rows of `pitch` numbers.
-enum { MEAN, DEVIATION /* 1/√(variance + ε) */, SCALE, SHIFT, OF_FLOW, OF_VALUE, CONSTANT, VARIANCE };
+// The record of a batch norm: rows of `pitch` numbers.
+enum { MEAN, DEVIATION /* 1/√(variance + ε) */, SCALE, VARIANCE, OF_VALUE, CONSTANT };
 
 // The addresses of a batch norm's data, and whether to update its running statistics.
 struct Norm {
-    float* record;            // eight rows of `pitch` numbers
+    float* record;
     const float* weight;
     const float* bias;
     float* running_mean;
     float* running_variance;
-    float* partial;           // rows of sums of the blocks, see `tally`
-    u32* arrived;             // how many blocks have finished
+    Sum* partial;             // one row of sums for each block, see `add_rows`
     const float* offset;      // a bias that the layer omitted, because it only affects the running mean
     double epsilon;
     int channels, pitch, track;
+    int rows;                 // rows of sums that the reader must add; 0 if the record is complete
     float count;
 };
 
@@ -126,95 +127,68 @@ __device__ __forceinline__ uint4 philox(const Key& key, u32 index) {
     return make_uint4(c0, c1, c2, c3);
 }
 
-// True in the last of `blocks` blocks to arrive; it sees all writes of the others. Resets the counter to zero.
-__device__ __forceinline__ bool is_last(u32* arrived, u32 blocks) {
-    __shared__ u32 place;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        place = atomicAdd(arrived, 1u);
-        if (place == blocks - 1) *arrived = 0;
-    }
-    __syncthreads();
-    bool last = place == blocks - 1;
-    if (last) __threadfence();
-    return last;
-}
-
-// Sums `count` rows of `wide` numbers into `out`, in an order fixed by the shape. All threads of the block take part.
-// `parts` holds 4 · THREADS numbers.
-template <int THREADS>
-__device__ __forceinline__ void add_rows(const float* rows, int count, int wide, double* parts, double* out) {
-    const int quads = wide / 4, lanes = quads < THREADS ? THREADS / quads : 1;
-    for (int base = 0; base < quads; base += THREADS) {
-        const int lane = quads < THREADS ? threadIdx.x / quads : 0, quad = quads < THREADS ? threadIdx.x - lane * quads : base + threadIdx.x;
-        double a = 0.0, b = 0.0, c = 0.0, d = 0.0;
-        if (lane < lanes && quad < quads) {
-#pragma unroll 16
-            for (int row = lane; row < count; row += lanes) {
-                const float4 v = __ldcg((const float4*)(rows + (u64)row * wide) + quad);
-                a += (double)v.x; b += (double)v.y; c += (double)v.z; d += (double)v.w;
+// Sums over all pixels. Each block of the kernel that sums leaves a row: the first sums of `all` channels, then their second sums.
+// The kernel that reads the totals adds the rows: in the kernel that sums, one block would have to wait for all others.
+//
+// Adds the rows for `width` channels from `from` on, in an order fixed by the shape: `out` has the first sums, then the second
+// sums. `parts` holds 4 · 256 numbers. All 256 threads of the block take part.
+__device__ __forceinline__ void add_rows(const Sum* rows, int count, int all, int from, int width, Sum* parts, double* out) {
+    constexpr int U = 8;
+    const int quads = width / 2, lanes = quads < 256 ? 256 / quads : 1;
+    for (int base = 0; base < quads; base += 256) {
+        const int lane = quads < 256 ? threadIdx.x / quads : 0, quad = quads < 256 ? threadIdx.x - lane * quads : base + threadIdx.x;
+        if (lane >= lanes || quad >= quads) continue;
+        const int half = quads / 2, column = quad < half ? from + 4 * quad : all + from + 4 * (quad - half);
+        Sum sums[4] = {};
+        for (int first = lane; first < count; first += U * lanes) {
+            Four v[U] = {};
+#pragma unroll
+            for (int u = 0; u < U; u++)
+                if (first + u * lanes < count) v[u] = *(const Four*)(rows + (u64)(first + u * lanes) * 2 * all + column);
+#pragma unroll
+            for (int u = 0; u < U; u++) {
+                sums[0] += v[u].x; sums[1] += v[u].y; sums[2] += v[u].z; sums[3] += v[u].w;
             }
-            double* to = lanes > 1 ? parts + lane * wide : out;
-            to[4 * quad] = a; to[4 * quad + 1] = b; to[4 * quad + 2] = c; to[4 * quad + 3] = d;
         }
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (lanes > 1) parts[lane * 2 * width + 4 * quad + i] = sums[i];
+            else out[4 * quad + i] = sums[i];
     }
     __syncthreads();
-    if (lanes > 1) {
-        for (int i = threadIdx.x; i < wide; i += THREADS) {
-            double sum = 0.0;
-            for (int lane = 0; lane < lanes; lane++) sum += parts[lane * wide + i];
-            out[i] = sum;
-        }
-        __syncthreads();
+    if (lanes == 1) return;
+    for (int i = threadIdx.x; i < 2 * width; i += 256) {
+        double sum = 0.0;
+        for (int lane = 0; lane < lanes; lane++) sum += parts[lane * 2 * width + i];
+        out[i] = sum;
     }
+    __syncthreads();
 }
 
-// How many rows of `wide` numbers one block sums: about sixteen for each thread. More would take longer to read than another
-// round of sums.
-template <int THREADS> __device__ __forceinline__ u32 heap(int wide) {
-    const int quads = wide / 4;
-    return quads < THREADS ? max(32, 16 * (THREADS / quads)) : 32;
-}
+// The forward factors of a channel.
+struct Factor { float mean, scale; };
 
-// Sums the rows of all blocks of a column of the grid, first within groups ("heaps") and then over the groups, so that
-// no block sums many rows. True in the one block that has the totals in `out`. The rows of the groups follow those of
-// the blocks; there is one counter for each group, and one more.
-template <int THREADS>
-__device__ __forceinline__ bool tally(float* rows, u32* counters, int wide, double* parts, double* out) {
-    const u32 size = heap<THREADS>(wide), blocks = gridDim.x, groups = (blocks + size - 1) / size;
-    const u32 group = blockIdx.x / size, members = min(size, blocks - group * size);
-    if (!is_last(counters + 1 + group, members)) return false;
-    add_rows<THREADS>(rows + (u64)group * size * wide, members, wide, parts, out);
-    if (groups == 1) return true;
-    for (int i = threadIdx.x; i < wide; i += THREADS) rows[(u64)(blocks + group) * wide + i] = (float)out[i];
-    if (!is_last(counters, groups)) return false;
-    add_rows<THREADS>(rows + (u64)blocks * wide, groups, wide, parts, out);
-    return true;
-}
-
-// Computes the forward factors of a channel from its moments.
-__device__ __forceinline__ void settle(const Norm& norm, int c, double mean, double variance) {
-    double deviation = 1.0 / sqrt(variance + norm.epsilon);
-    float scale = c < norm.channels ? norm.weight[c] * (float)deviation : 0.0f;
-    norm.record[MEAN * norm.pitch + c] = (float)mean;
-    norm.record[DEVIATION * norm.pitch + c] = (float)deviation;
+// Computes them from the moments. The thread that `keeps` them also updates the record and the running statistics.
+__device__ __forceinline__ Factor settle(const Norm& norm, int c, double mean, double variance, bool keeps) {
+#if BF16
+    const float deviation = 1.0f / sqrtf((float)(variance + norm.epsilon));
+#else
+    const float deviation = (float)(1.0 / sqrt(variance + norm.epsilon));
+#endif
+    const Factor factor = {(float)mean, c < norm.channels ? norm.weight[c] * deviation : 0.0f};
+    if (!keeps) return factor;
+    norm.record[MEAN * norm.pitch + c] = factor.mean;
+    norm.record[DEVIATION * norm.pitch + c] = deviation;
+    norm.record[SCALE * norm.pitch + c] = factor.scale;
     norm.record[VARIANCE * norm.pitch + c] = (float)variance;
-    norm.record[SCALE * norm.pitch + c] = scale;
-    norm.record[SHIFT * norm.pitch + c] = c < norm.channels ? (float)(norm.bias[c] - mean * scale) : 0.0f;
     if (norm.track && c < norm.channels) {
         // A single value has no unbiased variance: the biased one is used.
-        double unbiased = norm.count / (norm.count > 1.0f ? norm.count - 1.0f : 1.0f);
+        const double unbiased = norm.count / (norm.count > 1.0f ? norm.count - 1.0f : 1.0f);
         const float offset = norm.offset ? norm.offset[c] : 0.0f;
-        norm.running_mean[c] = 0.9f * norm.running_mean[c] + 0.1f * ((float)mean + offset);
+        norm.running_mean[c] = 0.9f * norm.running_mean[c] + 0.1f * (factor.mean + offset);
         norm.running_variance[c] = 0.9f * norm.running_variance[c] + 0.1f * (float)(unbiased * variance);
     }
-}
-
-// The same from its sums. `shift` was subtracted before summing.
-__device__ __forceinline__ void settle(const Norm& norm, int c, double sum, double squares, double shift) {
-    double mean = sum / norm.count, variance = squares / norm.count - mean * mean;
-    settle(norm, c, mean + shift, variance < 0.0 ? 0.0 : variance);
+    return factor;
 }
 
 // Mean, scale and shift of the eight channels of a group.
@@ -249,17 +223,23 @@ __device__ __forceinline__ Sums mine(Sums sums, u64 slab) {
     return sums;
 }
 
-// Computes the backward factors of a channel, and the gradients of its scale and shift, from its sums.
-__device__ __forceinline__ void settle_flow(const Norm& norm, const Sums& sums, int c, double sum, double along) {
-    const double deviation = norm.record[DEVIATION * norm.pitch + c], scale = norm.record[SCALE * norm.pitch + c];
+// The backward factors of a channel: of the value without its mean, and a constant.
+struct FlowFactor { float of_value, constant; };
+
+// Computes them from the sums. The thread that `keeps` them also stores them, and the gradients of scale and shift.
+__device__ __forceinline__ FlowFactor settle_flow(const Norm& norm, const Sums& sums, int c, double sum, double along, bool keeps) {
+    const float scale = norm.record[SCALE * norm.pitch + c];
+    const double deviation = norm.record[DEVIATION * norm.pitch + c], each = sums.of_batch ? -(Sum)scale / (Sum)norm.count : (Sum)0;
     along *= deviation;
+    const FlowFactor factor = {(float)(each * along * deviation), (float)(each * sum)};
+    if (!keeps) return factor;
+    norm.record[OF_VALUE * norm.pitch + c] = factor.of_value;
+    norm.record[CONSTANT * norm.pitch + c] = factor.constant;
     if (c < norm.channels) {
         sums.dbias[c] = (float)sum;
         sums.dweight[c] = (float)along;
     }
-    norm.record[OF_FLOW * norm.pitch + c] = (float)scale;
-    norm.record[OF_VALUE * norm.pitch + c] = sums.of_batch ? (float)(-scale * along * deviation / norm.count) : 0.0f;
-    norm.record[CONSTANT * norm.pitch + c] = sums.of_batch ? (float)(-scale * sum / norm.count) : 0.0f;
+    return factor;
 }
 
 __device__ __forceinline__ Norm mine(Norm norm, u64 slab) {
@@ -269,7 +249,6 @@ __device__ __forceinline__ Norm mine(Norm norm, u64 slab) {
     norm.running_mean = mine(norm.running_mean, slab);
     norm.running_variance = mine(norm.running_variance, slab);
     norm.partial = mine(norm.partial, slab);
-    norm.arrived = mine(norm.arrived, slab);
     norm.offset = mine(norm.offset, slab);
     return norm;
 }

@@ -281,7 +281,13 @@ extern "C" __global__ void __launch_bounds__(256)
             }
         }
     }
-    totals(share, sum, along, change, [&](int c, double sum, double along) {
+    store_sums(share, sum, along, change);
+}
+
+extern "C" __global__ void __launch_bounds__(256) norm_tangent_settle(int of_batch, Norm norm, Norm change, u64 slab) {
+    await_previous();
+    norm = mine(norm, slab); change = mine(change, slab);
+    settle_eight(change, 0, [&](int c, double sum, double along) {
         const bool real = c < norm.channels;
         const double s = norm.record[DEVIATION * norm.pitch + c], n = norm.count;
         const double s_change = of_batch ? -s * s * s * along / n : 0.0;
@@ -341,16 +347,12 @@ extern "C" __global__ void __launch_bounds__(256)
     }
 }
 
-// S′ = Σ dy′ and T′ = Σ dy′·x̂ + Σ dy·x̂′, which are the tangents of the gradients of shift and scale, and the factors of
-// the next pass. The backward pass left S and s·T as gradients.
+// S′ = Σ dy′ and T′ = Σ dy′·x̂ + Σ dy·x̂′.
 extern "C" __global__ void __launch_bounds__(256)
     norm_tangent_reduce(const float* __restrict__ flow, const float* __restrict__ dflow, const float* __restrict__ x,
-                        const float* __restrict__ dx, const float* __restrict__ gate, int rows, int of_batch, const float* weight_slope,
-                        const float* bias_slope, float* dweight, float* dbias, Norm norm, Norm change, u64 slab) {
+                        const float* __restrict__ dx, const float* __restrict__ gate, int rows, Norm norm, Norm change, u64 slab) {
     await_previous();
     flow = mine(flow, slab); dflow = mine(dflow, slab); x = mine(x, slab); dx = mine(dx, slab); gate = mine(gate, slab);
-    weight_slope = mine(weight_slope, slab); bias_slope = mine(bias_slope, slab);
-    dweight = mine(dweight, slab); dbias = mine(dbias, slab);
     norm = mine(norm, slab); change = mine(change, slab);
     const Share share(norm.pitch);
     double sum[8] = {}, along[8] = {};
@@ -373,7 +375,19 @@ extern "C" __global__ void __launch_bounds__(256)
             }
         }
     }
-    totals(share, sum, along, change, [&](int c, double sum, double along) {
+    store_sums(share, sum, along, change);
+}
+
+// The tangents of the gradients of shift and scale, which are S′ and (s·T)′, and the factors of the next pass. The backward pass
+// left S and s·T as gradients.
+extern "C" __global__ void __launch_bounds__(256)
+    norm_tangent_settle_flow(int of_batch, const float* weight_slope, const float* bias_slope, float* dweight, float* dbias, Norm norm,
+                             Norm change, u64 slab) {
+    await_previous();
+    weight_slope = mine(weight_slope, slab); bias_slope = mine(bias_slope, slab);
+    dweight = mine(dweight, slab); dbias = mine(dbias, slab);
+    norm = mine(norm, slab); change = mine(change, slab);
+    settle_eight(change, 0, [&](int c, double sum, double along) {
         const bool real = c < norm.channels;
         const double s = norm.record[DEVIATION * norm.pitch + c], s_change = change.record[DEVIATION_CHANGE * norm.pitch + c];
         const double slope = norm.record[SCALE * norm.pitch + c], slope_change = change.record[SCALE_CHANGE * norm.pitch + c];

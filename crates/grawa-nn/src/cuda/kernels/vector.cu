@@ -109,8 +109,8 @@ extern "C" __global__ void __launch_bounds__(256)
     each_gradient(span, chunk, base, gradient, true, [&](u32 i, float g) { gradient[i] = g; });
 }
 
-// `gather`: the gradient is still where the backward pass left it.
-struct Sgd { float momentum, weight_decay, look_ahead, direct; int gather; };
+// `gather`: the gradient is still where the backward pass left it. `last`: this launch ends the step.
+struct Sgd { float momentum, weight_decay, look_ahead, direct; int gather, last; };
 
 // Clamps to finite numbers. NaN stays NaN, so that it is noticed; `fmaxf` alone would hide it.
 __device__ __forceinline__ float bounded(float x) { return x != x ? x : fminf(fmaxf(x, -3.402823466e38f), 3.402823466e38f); }
@@ -128,7 +128,7 @@ extern "C" __global__ void __launch_bounds__(256)
     controls = mine(controls, slab); parameters = mine(parameters, slab); velocity = mine(velocity, slab);
     gradient = mine(gradient, slab); base = mine(base, slab);
     // Nothing in this step reads the position after this kernel: advance it.
-    if (blockIdx.x == 0 && threadIdx.x == 0) {
+    if (sgd.last && blockIdx.x == 0 && threadIdx.x == 0) {
         controls->slot++;
         if (++controls->step_low == 0) controls->step_high++;
     }
