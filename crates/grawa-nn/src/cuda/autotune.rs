@@ -1,7 +1,7 @@
 //! The kernel of each layer: measured once on this GPU, or chosen by shape alone.
 
 use super::compile::{ConvGeometry, Layer, Program};
-use super::cudnn::{Cudnn, Direction, Plan as CudnnPlan, timed};
+use super::cudnn::{Cudnn, Direction, timed};
 use super::device::{Context, Kernels, Memory, Stream, arguments};
 use super::kernel_choice::{KernelChoice, LayerKernels, Machine, own, own_sums};
 use super::pass::{NormArgument, SumsArgument};
@@ -240,10 +240,4 @@ fn tensors(program: &Program, layer: &Layer) -> [usize; 3] {
     let output = geometry.pixels() * geometry.op as usize;
     [input, kernels.max(layer.backward.columns() * geometry.cp as usize), output]
         .map(|numbers| numbers * program.wide)
-}
-
-/// Whether any layer uses cuDNN.
-pub(crate) fn uses_cudnn(layer_kernels: &[LayerKernels]) -> bool {
-    let is = |kernel: &KernelChoice| matches!(kernel, KernelChoice::Cudnn(CudnnPlan { .. }));
-    layer_kernels.iter().any(|of| is(&of.forward) || is(&of.backward_data) || is(&of.backward_weights))
 }

@@ -449,7 +449,7 @@ impl Program {
             saved: reserve.bytes(4 * parameters),
             statistics: reserve.bytes(4 * statistics),
             labels: reserve.bytes(4 * self.batch),
-            losses: reserve.bytes(4 * self.batch),
+            losses: reserve.bytes(8 * self.batch),
             history: reserve.bytes(8 * HISTORY),
             norms: reserve.bytes(8 * classes),
             intake: reserve.bytes(4 * images),
@@ -599,5 +599,24 @@ mod tests {
             (entry.name, program.steps.len(), program.buffers.len(), program.slab)
         });
         assert_eq!(found, PLANS);
+    }
+
+    #[test]
+    fn what_is_updated_early_no_step_before_reads() {
+        for entry in ZOO {
+            let mut program = Program::new(&entry.build(entry.input, entry.classes).unwrap(), 2, 2).unwrap();
+            program.allocate(&vec![WorkspaceNeeds::default(); program.layers.len()], 1);
+            let (last, chunk) = program.early().unwrap();
+            let early = program.chunks[chunk..].iter().map(|chunk| chunk.length as usize).sum::<usize>();
+            assert!(4 * early >= 3 * program.graph.parameters().len(), "{}", entry.name);
+            for step in &program.steps[..=last] {
+                let (Op::Conv { weight, .. } | Op::Linear { weight, .. } | Op::BatchNorm { weight, .. }) = step.op
+                else {
+                    continue;
+                };
+                let is_of_it = |chunk: &Chunk| chunk.span as usize == weight.0;
+                assert!(!program.chunks[chunk..].iter().any(is_of_it), "{}", entry.name);
+            }
+        }
     }
 }

@@ -163,7 +163,7 @@ impl Curvature {
     fn enqueue(&self, visit: Visit, profile: Option<&Times>) -> Result<(), Error> {
         let at = self.set.pass(profile);
         let pass = TangentPass {
-            change: Pass { set: &self.set, base: self.tangents.start, profile },
+            change: Pass { base: self.tangents.start, ..self.set.pass(profile) },
             at,
             pass_mode: visit.pass_mode,
         };

@@ -160,10 +160,17 @@ impl Pass<'_> {
         let history = if rates.is_some() { self.address(offsets.history) } else { 0 };
         let rates = rates.unwrap_or(0);
         let (n, classes, wide) = (self.program.batch as i32, classes as i32, pitch(classes) as i32);
-        let grid = Grid { threads: 1024, ..Grid::row(1) };
-        let arguments = arguments![
-            self.base, logits, labels, dlogits, losses, n, classes, wide, factor, history, rates, slab
-        ];
-        self.start(&self.main, "loss", grid, arguments)
+        let grid = Grid::row(self.program.batch.div_ceil(8));
+        let arguments = arguments![logits, labels, dlogits, losses, n, classes, wide, factor, slab];
+        self.start(self.main, "loss", grid, arguments)?;
+        // The backward pass does not wait for the sum.
+        let stream = if backward && self.profile.is_none() { self.side } else { self.main };
+        if !std::ptr::eq(stream, self.main) {
+            let event = &self.events[2 * self.program.layers.len() + 4];
+            self.main.mark(event)?;
+            stream.wait_for(event)?;
+        }
+        let grid = Grid { threads: 32, ..Grid::row(1) };
+        self.start(stream, "loss_sum", grid, arguments![self.base, losses, n, history, rates, slab])
     }
 }

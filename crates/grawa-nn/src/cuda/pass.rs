@@ -142,8 +142,15 @@ impl Times {
 /// set: those pass indices, which the replica set checks.
 pub(crate) struct Pass<'a> {
     pub(super) set: &'a ReplicaSet,
-    /// The address of the first slab.
+    /// The first of its replicas, and their number.
+    pub(super) first: usize,
+    pub(super) workers: usize,
+    /// The address of their first slab.
     pub(crate) base: u64,
+    /// The stream of the pass, one for what nothing waits for until the end, and events between them.
+    pub(super) main: &'a Stream,
+    pub(super) side: &'a Stream,
+    pub(super) events: &'a [Event],
     /// Where times are recorded. Kernels then run one after the other.
     pub(crate) profile: Option<&'a Times>,
 }
@@ -364,7 +371,7 @@ impl Pass<'_> {
     /// of the GPU idle.
     pub(super) fn down(&self, name: &'static str, rows: usize, channels: usize) -> Result<Grid, Error> {
         let extra_streams = 256 / (pitch(channels) / 8);
-        let most = self.kernels.resident(name, 0)?.div_ceil(self.workers);
+        let most = self.kernels.resident(name, 0)?.div_ceil(self.set.workers);
         Ok(Grid::row(rows.div_ceil(4 * extra_streams).clamp(1, most)))
     }
 
@@ -390,7 +397,7 @@ impl Pass<'_> {
         let (each, width) = (2 * self.program.wide, pitch(channels));
         let bytes = rows * 2 * width * each;
         let settles = bytes <= SETTLED_BY_BLOCK
-            && bytes * reader.blocks.0 as usize * self.workers <= SETTLED_BY_READER;
+            && bytes * reader.blocks.0 as usize * self.set.workers <= SETTLED_BY_READER;
         if settles {
             // See `settled` in `norm.cu`.
             let room = 2 * width * 8 + 1024 * each + norm.pitch as usize * 8;
@@ -403,7 +410,7 @@ impl Pass<'_> {
         (self.program.bytes(node) / self.program.wide / 8) as u64
     }
 
-    /// Enqueues a cuDNN plan for every replica, on parallel streams.
+    /// Enqueues a cuDNN plan for every replica.
     #[allow(unsafe_code, reason = "the one place that runs the cuDNN plans of a pass")]
     pub(super) fn cudnn(
         &self,
@@ -415,38 +422,13 @@ impl Pass<'_> {
         let Some(cudnn) = &self.cudnn else {
             return Err(Error::device("run a convolution", "cuDNN is not open"));
         };
-        let aside = usize::from(std::ptr::eq(stream, &self.side));
-        let extra_streams = &self.extra_streams[aside];
-        let alone = self.workers == 1 || self.profile.is_some() || extra_streams.is_empty();
-        let stream_of = |replica: usize| match replica {
-            0 => stream,
-            _ if alone => stream,
-            _ => &extra_streams[(replica - 1) % extra_streams.len()],
-        };
-        // The last events are reserved for this.
-        let count = extra_streams.len() + 1;
-        let events = &self.events[self.events.len() - (2 - aside) * count..][..count];
         self.timed(plan.name, || {
-            if !alone {
-                stream.mark(&events[0])?;
-                extra_streams
-                    .iter()
-                    .take(self.workers - 1)
-                    .try_for_each(|stream_of| stream_of.wait_for(&events[0]))?;
-            }
-            for replica in 0..self.workers {
+            (0..self.workers).try_for_each(|replica| {
                 let shift = self.program.slab * replica as u64;
                 let room = self.address(workspace) + shift;
                 // SAFETY: the contract of `Pass`. `Program::allocate` reserved the largest workspace of all layers.
-                unsafe { cudnn.run(plan, stream_of(replica), tensors.map(|tensor| tensor + shift), room) }?;
-            }
-            if !alone {
-                for (stream_of, event) in extra_streams.iter().zip(&events[1..]).take(self.workers - 1) {
-                    stream_of.mark(event)?;
-                    stream.wait_for(event)?;
-                }
-            }
-            Ok(())
+                unsafe { cudnn.run(plan, stream, tensors.map(|tensor| tensor + shift), room) }
+            })
         })
     }
 

@@ -3,14 +3,14 @@
 //! A [`ReplicaSet`] owns the memory of its workers. Vectors enter and leave in the order of the network's layouts; the layout on
 //! the GPU is private. Only calls that read from the GPU wait for it.
 
-use super::autotune::{Autotuner, Choice, uses_cudnn};
+use super::autotune::{Autotuner, Choice};
 use super::compile::{Chunk, HISTORY, Program};
 use super::cudnn::Cudnn;
 use super::data::{DeviceDataset, Source, Split};
 use super::device::{Captured, Context, Device, Event, Grid, Kernels, Memory, Stream, arguments};
 use super::floors::KernelTime;
 use super::host_step::HostSteps;
-use super::kernel_choice::LayerKernels;
+use super::kernel_choice::{KernelChoice, LayerKernels};
 use super::limits;
 use super::pass::{Pass, PassMode, Times, summing_blocks};
 use super::tangent::divide_as_pairs;
@@ -92,11 +92,26 @@ pub(crate) enum Job {
 
 /// Kernels of every precision, of bf16 alone and of f32 alone. They are loaded before a graph is recorded.
 const KERNELS: &str = "norm_moments norm_settle norm_settle_flow norm_fold norm_forward norm_forward_moments norm_reduce norm_backward add_forward add_moments add_backward \
-     add_bias pool_forward pool_backward pool_backward_tiles global_forward global_backward move_one move_eight dropout loss \
+     add_bias pool_forward pool_backward pool_backward_tiles global_forward global_backward move_one move_eight dropout loss loss_sum \
      channel_sums intake augment pack_all_weights collect update adamw_position adamw squares norms mix device_sum device_pull ascend pause";
 const TENSOR_CORE_KERNELS: &str = "conv_16 conv_32 conv_64 conv_64_tall conv_128 conv_rows_16 conv_rows_32 wgrad_16 \
      wgrad_32 wgrad_64 wgrad_rows_16 wgrad_rows_32";
 const PLAIN_KERNELS: &str = "conv_plain wgrad_plain";
+
+/// Streams for the passes of some replicas, and events between them. Replicas do not depend on each other, so chains run side by
+/// side: one computes while another waits for memory.
+#[derive(Debug)]
+struct Chain {
+    main: Stream,
+    side: Stream,
+    events: Vec<Event>,
+}
+
+/// The most chains.
+const CHAINS: usize = 8;
+/// Events of a chain besides two for each layer: the end of the backward pass, the early update, the fork and join of chains, and
+/// the loss.
+const EVENTS: usize = 5;
 
 /// Replicas of one network on one GPU.
 #[derive(Debug)]
@@ -116,9 +131,7 @@ pub struct ReplicaSet {
     pub(super) chunks: Memory,
     pub(crate) first_chunk: Memory,
     pub(crate) main: Stream,
-    pub(super) side: Stream,
-    pub(super) extra_streams: [Vec<Stream>; 2],
-    pub(super) events: Vec<Event>,
+    chains: Vec<Chain>,
     jobs: Vec<(Job, Captured)>,
     pub(crate) workers: usize,
     pub(crate) controls: Vec<Controls>,
@@ -233,15 +246,27 @@ impl ReplicaSet {
         let first_chunk = Memory::holding(&context, &program.first_chunk)?;
         let rates = table(4 * HISTORY)?;
         let weights = table(4 * program.spans.len() * (workers + 1))?;
-        let extra_streams = if uses_cudnn(&layer_kernels) { (workers - 1).min(7) } else { 0 };
-        let streams = || (0..extra_streams).map(|_| Stream::new(&context)).collect::<Result<Vec<_>, _>>();
-        let events = 2 * program.layers.len() + 2 + 2 * (extra_streams + 1);
-        let extra_streams = [streams()?, streams()?];
-        let events = (0..events).map(|_| Event::new(&context, false)).collect::<Result<_, _>>()?;
+        let chain = |index: usize| -> Result<Chain, Error> {
+            let events = 2 * program.layers.len() + EVENTS;
+            Ok(Chain {
+                main: if index == 0 { Stream::main(&context) } else { Stream::new(&context)? },
+                side: Stream::new(&context)?,
+                events: (0..events).map(|_| Event::new(&context, false)).collect::<Result<_, _>>()?,
+            })
+        };
+        // The host runs plain operations for all replicas at once. Of the large kernels of cuDNN, more than two at a time hinder
+        // each other.
+        let wide = layer_kernels.iter().any(|of| matches!(of.forward, KernelChoice::Cudnn(_)));
+        let most = match (graph.plain_operations().is_empty(), wide) {
+            (false, _) => 1,
+            (true, true) => 2,
+            (true, false) => CHAINS,
+        };
+        let chains = (0..workers.min(most)).map(chain).collect::<Result<_, _>>()?;
         let controls =
             (0..workers).map(|worker| Controls { worker: worker as u32, ..Controls::default() }).collect();
         Ok(ReplicaSet {
-            side: Stream::new(&context)?,
+            chains,
             host_steps: HostSteps::new(&context, &program, workers)?,
             context,
             kernels,
@@ -256,8 +281,6 @@ impl ReplicaSet {
             chunks,
             first_chunk,
             main,
-            extra_streams,
-            events,
             jobs: Vec::new(),
             workers,
             controls,
@@ -296,8 +319,47 @@ impl ReplicaSet {
         &self.choices
     }
 
+    /// A pass of all replicas.
     pub(crate) fn pass<'a>(&'a self, profile: Option<&'a Times>) -> Pass<'a> {
-        Pass { set: self, base: self.memory.start, profile }
+        self.pass_of(0..self.workers, &self.chains[0], profile)
+    }
+
+    fn pass_of<'a>(
+        &'a self,
+        replicas: Range<usize>,
+        chain: &'a Chain,
+        profile: Option<&'a Times>,
+    ) -> Pass<'a> {
+        let (first, workers) = (replicas.start, replicas.len());
+        let base = self.memory.start + self.program.slab * first as u64;
+        let Chain { main, side, events } = chain;
+        Pass { set: self, first, workers, base, main, side, events, profile }
+    }
+
+    /// Enqueues work for all replicas, in as many passes as there are chains.
+    fn in_chains(
+        &self,
+        whole: &Pass<'_>,
+        work: impl Fn(&Pass<'_>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        if self.chains.len() == 1 || whole.profile.is_some() {
+            return work(whole);
+        }
+        let [fork, join] = [2, 3].map(|event| 2 * self.program.layers.len() + event);
+        whole.main.mark(&whole.events[fork])?;
+        let each = self.workers.div_ceil(self.chains.len());
+        for (first, chain) in (0..self.workers).step_by(each).zip(&self.chains).rev() {
+            let pass = self.pass_of(first..self.workers.min(first + each), chain, None);
+            if first > 0 {
+                pass.main.wait_for(&whole.events[fork])?;
+            }
+            work(&pass)?;
+            if first > 0 {
+                pass.main.mark(&chain.events[join])?;
+            }
+        }
+        let others = (0..self.workers).step_by(each).zip(&self.chains).skip(1);
+        others.into_iter().try_for_each(|(_, chain)| whole.main.wait_for(&chain.events[join]))
     }
 
     pub(crate) fn offset(&self, worker: usize, offset: u64) -> usize {
@@ -628,35 +690,39 @@ impl ReplicaSet {
             Job::Step { optimizer, from } => {
                 self.fill(pass, from)?;
                 let pass_mode = PassMode { of_batch: true, track: true, dropout: true };
-                pass.forward(pass_mode)?;
                 let notes = (from != Source::Loaded).then_some(self.rates.start);
-                pass.loss(1.0 / batch as f32, true, notes)?;
                 // The parameters that are done early are updated beside the rest of the backward pass.
                 let early = match optimizer {
                     Optimizer::Sgd(sgd) if pass.profile.is_none() => self.program.early().map(|at| (sgd, at)),
                     _ => None,
                 };
-                let Some((sgd, (step, chunk))) = early else {
-                    pass.backward(pass_mode, None)?;
-                    return self.update(pass, optimizer, true);
-                };
-                let late = chunk..self.program.chunks.len();
-                let update = || self.update_sgd(pass, &self.side, sgd, true, (late.clone(), false));
-                pass.backward(pass_mode, Some((step, &update)))?;
-                self.update_sgd(pass, &self.main, sgd, true, (0..chunk, true))
+                self.in_chains(pass, |pass| {
+                    pass.forward(pass_mode)?;
+                    pass.loss(1.0 / batch as f32, true, notes)?;
+                    let Some((sgd, (step, chunk))) = early else { return pass.backward(pass_mode, None) };
+                    let late = chunk..self.program.chunks.len();
+                    let update = || self.update_sgd(pass, pass.side, sgd, true, (late.clone(), false));
+                    pass.backward(pass_mode, Some((step, &update)))?;
+                    self.update_sgd(pass, pass.main, sgd, true, (0..chunk, true))
+                })?;
+                if early.is_some() { Ok(()) } else { self.update(pass, optimizer, true) }
             }
             Job::Gradient { pass_mode, factor, from, noted } => {
                 self.fill(pass, from)?;
-                pass.forward(pass_mode)?;
-                pass.loss(factor, true, noted.then_some(self.rates.start))?;
-                pass.backward(pass_mode, None)?;
-                pass.collect(pass_mode)
+                self.in_chains(pass, |pass| {
+                    pass.forward(pass_mode)?;
+                    pass.loss(factor, true, noted.then_some(self.rates.start))?;
+                    pass.backward(pass_mode, None)?;
+                    pass.collect(pass_mode)
+                })
             }
             Job::Descend { optimizer } => self.update(pass, optimizer, false),
             Job::Forward { pass_mode, from } => {
                 self.fill(pass, from)?;
-                pass.forward(pass_mode)?;
-                pass.loss(1.0, false, None)
+                self.in_chains(pass, |pass| {
+                    pass.forward(pass_mode)?;
+                    pass.loss(1.0, false, None)
+                })
             }
         }
     }
@@ -679,7 +745,7 @@ impl ReplicaSet {
             [offsets.parameters, offsets.velocity, offsets.gradient].map(|offset| pass.base + offset);
         let [outer, inner] =
             [0, 1].map(|which| self.centres[which].as_ref().map_or(0, |memory| memory.start));
-        let (group, lead, slab) = (self.group as u32, self.lead as u32, self.program.slab);
+        let (group, lead, slab) = (self.group as u32, (self.lead + pass.first) as u32, self.program.slab);
         let length = self.program.graph.parameters().len() as u64;
         let (spans, base) = (self.spans.start, pass.base);
         let first = self.chunks.start + (chunks.start * size_of::<Chunk>()) as u64;

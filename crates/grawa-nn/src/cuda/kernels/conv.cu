@@ -237,19 +237,35 @@ __device__ __forceinline__ void conv(const ConvGeometry& geometry, const u16* __
     Eight eight;
     Rows factors;
     if (kind == FLOW && c < width) factors = rows_of(norm, column / 8 + of_eight);
-    for (int m = thread / (BN / 8); m < BM; m += THREADS / (BN / 8)) {
-        if (first + m >= pixels || c >= width) break;
-        float v[8];
+    // Several rows at a time: what is added to and summed with is in flight together.
+    constexpr int STEP = THREADS / (BN / 8), U = BM / STEP < 4 ? BM / STEP : 4;
+    static_assert(BM % (STEP * U) == 0, "rows");
+    if (c < width)
+#pragma unroll 1
+        for (int m = thread / (BN / 8); m < BM; m += U * STEP) {
+            Eight::Values values[U];
+            uint4 old[U];
 #pragma unroll
-        for (int i = 0; i < 8; i++) v[i] = out[m * OUT + c + i];
-        const u64 at = (u64)(first + m) * geometry.op + column + c;
-        const Eight::Values values = Eight::values(kind, of, at);
-        flow8(y + at, v, add);
-        if (kind == NO_SUMS) continue;
+            for (int u = 0; u < U; u++) {
+                const u64 at = (u64)min(first + m + u * STEP, pixels - 1) * geometry.op + column + c;
+                values[u] = Eight::values(kind, of, at);
+                if (add) old[u] = *(const uint4*)(y + at);
+            }
 #pragma unroll
-        for (int i = 0; i < 8; i++) v[i] = rounded(v[i], y);
-        eight.add(kind, v, of, factors, values);
-    }
+            for (int u = 0; u < U; u++) {
+                const int row = m + u * STEP;
+                if (first + row >= pixels) break;
+                float v[8], before[8] = {};
+                if (add) unpack(old[u], before);
+#pragma unroll
+                for (int i = 0; i < 8; i++) v[i] = out[row * OUT + c + i] + before[i];
+                store8(y + (u64)(first + row) * geometry.op + column + c, v);
+                if (kind == NO_SUMS) continue;
+#pragma unroll
+                for (int i = 0; i < 8; i++) v[i] = rounded(v[i], y);
+                eight.add(kind, v, of, factors, values[u]);
+            }
+        }
     if (kind == NO_SUMS) return;
     // The order of the sums is fixed by the shape.
     eight.add_lanes(BN / 8);

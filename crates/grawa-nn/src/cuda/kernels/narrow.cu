@@ -95,7 +95,9 @@ __device__ __forceinline__ void conv_rows(const ConvGeometry& geometry, const u1
             const u64 at = (origin + first + my_pixel) * C + group * 8;
             const bool there = first + my_pixel < pixels;
             Eight::Values values;
+            uint4 before = {};
             if (there) values = Eight::values(kind, of, at);
+            if (there && add) before = *(const uint4*)(y + at);
             float sums[2][4] = {};
 #pragma unroll
             for (int tap = 0; tap < 9; tap++)
@@ -115,8 +117,8 @@ __device__ __forceinline__ void conv_rows(const ConvGeometry& geometry, const u1
                                     __float_as_uint(sums[1][i + 2]));
                 };
                 const uint4 even = all(0), odd = all(1);
-                float old[8] = {};
-                if (there) load8(y + at, old);
+                float old[8];
+                unpack(before, old);
                 packed = make_uint4(pack(__uint_as_float(even.x) + old[0], __uint_as_float(odd.x) + old[1]),
                                     pack(__uint_as_float(even.y) + old[2], __uint_as_float(odd.y) + old[3]),
                                     pack(__uint_as_float(even.z) + old[4], __uint_as_float(odd.z) + old[5]),

@@ -44,32 +44,107 @@ struct Pool { int n, h, w, oh, ow, pitch, kernel, stride, pad, largest; };
 
 __device__ __forceinline__ bool beats(float v, float best) { return v > best || (v != v && best == best); }
 
+// The pixel and the group of eight channels of a thread. A tensor has fewer than 2³² groups (64 GB), and divisions of 32 bits take
+// a fraction of the time.
+struct Pixel {
+    int n, y, x, group;
+    __device__ __forceinline__ Pixel(u64 at, int groups, int h, int w) {
+        u32 rest = (u32)at;
+        group = rest % groups; rest /= groups;
+        x = rest % w; rest /= w;
+        y = rest % h;
+        n = rest / h;
+    }
+};
+
+// A window of the input.
+struct Window {
+    const Pool& pool;
+    int n, top, left, group;
+    __device__ __forceinline__ Window(const Pool& pool, const Pixel& to)
+        : pool(pool), n(to.n), top(to.y * pool.stride - pool.pad), left(to.x * pool.stride - pool.pad), group(to.group) {}
+    __device__ __forceinline__ bool has(int k, int l) const {
+        return top + k >= 0 && top + k < pool.h && left + l >= 0 && left + l < pool.w;
+    }
+    __device__ __forceinline__ const T* at(const T* x, int k, int l) const {
+        return x + (((u64)n * pool.h + top + k) * pool.w + left + l) * pool.pitch + group * 8;
+    }
+};
+
+#if BF16
+// Ones in the halves where a number is larger, or is equal. Compared as f16, which orders bits like bf16 below 2.6e36.
+__device__ __forceinline__ u32 larger(u32 a, u32 b) {
+    u32 mask;
+    asm("set.gt.u32.f16x2 %0, %1, %2;" : "=r"(mask) : "r"(a), "r"(b));
+    return mask;
+}
+__device__ __forceinline__ u32 equal(u32 a, u32 b) {
+    u32 mask;
+    asm("set.eq.u32.f16x2 %0, %1, %2;" : "=r"(mask) : "r"(a), "r"(b));
+    return mask;
+}
+
+// The maximum of a small window and its place, two channels at a time. The whole window is fetched first. NaN wins.
+template <int KERNEL> __device__ __forceinline__ void largest_of(const Window& window, const u16* x, uint4& value, uint4& place) {
+    uint4 raw[KERNEL * KERNEL];
+#pragma unroll
+    for (int k = 0; k < KERNEL * KERNEL; k++)
+        if (window.has(k / KERNEL, k % KERNEL)) raw[k] = *(const uint4*)window.at(x, k / KERNEL, k % KERNEL);
+    u32 best[4], result[4], where[4] = {};
+    bool first = true;
+#pragma unroll
+    for (int k = 0; k < KERNEL * KERNEL; k++) {
+        if (!window.has(k / KERNEL, k % KERNEL)) continue;
+        const u32 v[4] = {raw[k].x, raw[k].y, raw[k].z, raw[k].w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const u32 mask = first ? ~0u : larger(v[i], best[i]);
+            best[i] = (v[i] & mask) | (best[i] & ~mask);
+            where[i] = (k * 0x10001u & mask) | (where[i] & ~mask);
+            if (first) result[i] = v[i];
+            else asm("max.NaN.bf16x2 %0, %0, %1;" : "+r"(result[i]) : "r"(v[i]));
+        }
+        first = false;
+    }
+    value = make_uint4(result[0], result[1], result[2], result[3]);
+    place = make_uint4(where[0], where[1], where[2], where[3]);
+}
+#endif
+
 // `chosen`, if given, records the place of the maximum in its window: the first of equal values.
-extern "C" __global__ void __launch_bounds__(256) pool_forward(Pool pool, const T* x, T* y, u16* chosen, u64 slab) {
+extern "C" __global__ void __launch_bounds__(256, 2) pool_forward(Pool pool, const T* x, T* y, u16* chosen, u64 slab) {
     await_previous();
     x = mine(x, slab); y = mine(y, slab); chosen = mine(chosen, slab);
     const int groups = pool.pitch / 8;
     EACH(at, (u64)pool.n * pool.oh * pool.ow * groups) {
-        const int g = at % groups, ox = at / groups % pool.ow, oy = at / groups / pool.ow % pool.oh;
-        const int n = at / groups / pool.ow / pool.oh;
-        const int top = oy * pool.stride - pool.pad, left = ox * pool.stride - pool.pad;
-        const int y0 = max(top, 0), y1 = min(top + pool.kernel, pool.h);
-        const int x0 = max(left, 0), x1 = min(left + pool.kernel, pool.w);
+        const Window window(pool, Pixel(at, groups, pool.oh, pool.ow));
+#if BF16
+        if (pool.largest && (pool.kernel == 2 || pool.kernel == 3)) {
+            uint4 value, place;
+            if (pool.kernel == 2) largest_of<2>(window, x, value, place);
+            else largest_of<3>(window, x, value, place);
+            *(uint4*)(y + at * 8) = value;
+            if (chosen) *(uint4*)(chosen + at * 8) = place;
+            continue;
+        }
+#endif
         float out[8] = {};
         u32 place[8] = {};
-        for (int iy = y0; iy < y1; iy++)
-            for (int ix = x0; ix < x1; ix++) {
+        int seen = 0;
+        for (int k = 0; k < pool.kernel; k++)
+            for (int l = 0; l < pool.kernel; l++) {
+                if (!window.has(k, l)) continue;
                 float v[8];
-                load8(x + (((u64)n * pool.h + iy) * pool.w + ix) * pool.pitch + g * 8, v);
-                const bool first = iy == y0 && ix == x0;
-                const u32 here = (iy - top) * pool.kernel + ix - left;
+                load8(window.at(x, k, l), v);
+#pragma unroll
                 for (int i = 0; i < 8; i++) {
-                    const bool larger = first || beats(v[i], out[i]);
+                    const bool larger = seen == 0 || beats(v[i], out[i]);
                     out[i] = pool.largest ? (larger ? v[i] : out[i]) : out[i] + v[i];
-                    place[i] = larger ? here : place[i];
+                    place[i] = larger ? k * pool.kernel + l : place[i];
                 }
+                seen++;
             }
-        if (!pool.largest) for (int i = 0; i < 8; i++) out[i] /= (float)((y1 - y0) * (x1 - x0));
+        if (!pool.largest) for (int i = 0; i < 8; i++) out[i] /= (float)seen;
         store8(y + at * 8, out);
         if (chosen)
             *(uint4*)(chosen + at * 8) = make_uint4(place[0] | place[1] << 16, place[2] | place[3] << 16,
@@ -84,28 +159,49 @@ extern "C" __global__ void __launch_bounds__(256)
     chosen = mine(chosen, slab); flow = mine(flow, slab); dx = mine(dx, slab);
     const int groups = pool.pitch / 8;
     EACH(at, (u64)pool.n * pool.h * pool.w * groups) {
-        const int g = at % groups, ix = at / groups % pool.w, iy = at / groups / pool.w % pool.h;
-        const int n = at / groups / pool.w / pool.h;
+        const Pixel from(at, groups, pool.h, pool.w);
+        const int iy = from.y, ix = from.x;
         float d[8] = {};
         const int oy0 = max((iy + pool.pad - pool.kernel + pool.stride) / pool.stride, 0);
         const int ox0 = max((ix + pool.pad - pool.kernel + pool.stride) / pool.stride, 0);
-        for (int oy = oy0; oy < pool.oh && oy * pool.stride - pool.pad <= iy; oy++)
-            for (int ox = ox0; ox < pool.ow && ox * pool.stride - pool.pad <= ix; ox++) {
-                const int top = oy * pool.stride - pool.pad, left = ox * pool.stride - pool.pad;
-                const int y0 = max(top, 0), y1 = min(top + pool.kernel, pool.h);
-                const int x0 = max(left, 0), x1 = min(left + pool.kernel, pool.w);
-                if (iy >= y1 || ix >= x1) continue;
-                const u64 window = (((u64)n * pool.oh + oy) * pool.ow + ox) * pool.pitch + g * 8;
-                float g8[8];
-                load8(flow + window, g8);
-                if (!pool.largest) {
-                    for (int i = 0; i < 8; i++) d[i] += g8[i] / (float)((y1 - y0) * (x1 - x0));
-                    continue;
-                }
-                const uint4 raw = *(const uint4*)(chosen + window);
-                const u32 place[4] = {raw.x, raw.y, raw.z, raw.w}, here = (iy - top) * pool.kernel + ix - left;
+        const int oy1 = min((iy + pool.pad) / pool.stride, pool.oh - 1), ox1 = min((ix + pool.pad) / pool.stride, pool.ow - 1);
+        auto window = [&](int oy, int ox) { return (((u64)from.n * pool.oh + oy) * pool.ow + ox) * pool.pitch + from.group * 8; };
+        auto add_window = [&](int oy, int ox, const Raw& raw, const uint4& places) {
+            const int top = oy * pool.stride - pool.pad, left = ox * pool.stride - pool.pad;
+            float g8[8];
+#if BF16
+            if (pool.largest && pool.kernel < 32) {
+                const u32 here = ((iy - top) * pool.kernel + ix - left) * 0x10001u;
+                unpack(make_uint4(raw.x & equal(places.x, here), raw.y & equal(places.y, here), raw.z & equal(places.z, here),
+                                  raw.w & equal(places.w, here)), g8);
 #pragma unroll
-                for (int i = 0; i < 8; i++) d[i] += (place[i / 2] >> (i % 2 * 16) & 0xffffu) == here ? g8[i] : 0.0f;
+                for (int i = 0; i < 8; i++) d[i] += g8[i];
+                return;
+            }
+#endif
+            unpack(raw, g8);
+            if (!pool.largest) {
+                const int high = min(top + pool.kernel, pool.h) - max(top, 0), wide = min(left + pool.kernel, pool.w) - max(left, 0);
+                for (int i = 0; i < 8; i++) d[i] += g8[i] / (float)(high * wide);
+                return;
+            }
+            const u32 place[4] = {places.x, places.y, places.z, places.w}, here = (iy - top) * pool.kernel + ix - left;
+#pragma unroll
+            for (int i = 0; i < 8; i++) d[i] += (place[i / 2] >> (i % 2 * 16) & 0xffffu) == here ? g8[i] : 0.0f;
+        };
+        // Two windows at a time.
+        for (int oy = oy0; oy <= oy1; oy++)
+            for (int ox = ox0; ox <= ox1; ox += 2) {
+                const bool both = ox < ox1;
+                const u64 one = window(oy, ox), other = both ? window(oy, ox + 1) : one;
+                const Raw raw = *(const Raw*)(flow + one), next = *(const Raw*)(flow + other);
+                uint4 places = {}, next_places = {};
+                if (pool.largest) {
+                    places = *(const uint4*)(chosen + one);
+                    next_places = *(const uint4*)(chosen + other);
+                }
+                add_window(oy, ox, raw, places);
+                if (both) add_window(oy, ox + 1, next, next_places);
             }
         flow8(dx + at * 8, d, add);
     }
@@ -118,9 +214,8 @@ extern "C" __global__ void __launch_bounds__(256)
     x = mine(x, slab); flow = mine(flow, slab); dx = mine(dx, slab);
     const int groups = pool.pitch / 8;
     EACH(at, (u64)pool.n * pool.oh * pool.ow * groups) {
-        const int g = at % groups, ox = at / groups % pool.ow, oy = at / groups / pool.ow % pool.oh;
-        const int n = at / groups / pool.ow / pool.oh;
-        const u64 corner = (((u64)n * pool.h + 2 * oy) * pool.w + 2 * ox) * pool.pitch + g * 8;
+        const Pixel to(at, groups, pool.oh, pool.ow);
+        const u64 corner = (((u64)to.n * pool.h + 2 * to.y) * pool.w + 2 * to.x) * pool.pitch + to.group * 8;
         const u64 places[4] = {corner, corner + pool.pitch, corner + (u64)pool.w * pool.pitch, corner + (u64)(pool.w + 1) * pool.pitch};
         float v[4][8], g8[8];
         load8(flow + at * 8, g8);
@@ -252,60 +347,64 @@ extern "C" __global__ void __launch_bounds__(256)
     }
 }
 
-// Softmax cross-entropy of a batch: one warp for each example. The losses are summed in order.
-extern "C" __global__ void __launch_bounds__(1024)
-    loss(Controls* controls, const T* logits, const u32* labels, T* dlogits, float* losses, int n, int classes, int pitch,
-         float factor, double* history, const float* rates, u64 slab) {
+// Softmax cross-entropy of a batch: one warp for each example. `results` has the losses, then ones where the label was found.
+extern "C" __global__ void __launch_bounds__(256)
+    loss(const T* logits, const u32* labels, T* dlogits, float* results, int n, int classes, int pitch, float factor, u64 slab) {
     await_previous();
-    controls = mine(controls, slab); logits = mine(logits, slab); labels = mine(labels, slab);
-    dlogits = mine(dlogits, slab); losses = mine(losses, slab); history = mine(history, slab);
-    __shared__ u32 right;
-    if (threadIdx.x == 0) right = 0;
-    __syncthreads();
-    const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
-    for (int example = threadIdx.x / 32; example < n; example += warps) {
-        const T* row = logits + (u64)example * pitch;
-        float top = __uint_as_float(0xff800000u);  // −∞
-        int best = 0x7fffffff;
-        bool lost = false;
-        for (int c = lane; c < classes; c += 32) {
-            float v = get(row + c);
-            lost |= v != v;
-            if (v > top) { top = v; best = c; }
-        }
-        for (int d = 16; d > 0; d /= 2) {
-            float other = __shfl_xor_sync(~0u, top, d);
-            int place = __shfl_xor_sync(~0u, best, d);
-            if (other > top || (other == top && place < best)) { top = other; best = place; }
-        }
-        lost = __any_sync(~0u, lost);
-        float sum = 0.0f;
-        for (int c = lane; c < classes; c += 32) sum += expf(get(row + c) - top);
-        for (int d = 16; d > 0; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
-        const int label = (int)labels[example];
-        if (dlogits)
-            for (int c = lane; c < pitch; c += 32) {
-                float p = c < classes ? expf(get(row + c) - top) / sum : 0.0f;
-                put(dlogits + (u64)example * pitch + c, c < classes ? factor * (c == label ? p - 1.0f : p) : 0.0f);
-            }
-        if (lane == 0) {
-            losses[example] = logf(sum) - (get(row + label) - top);
-            if (best == label && !lost) atomicAdd(&right, 1u);
-        }
+    logits = mine(logits, slab); labels = mine(labels, slab); dlogits = mine(dlogits, slab); results = mine(results, slab);
+    const int lane = threadIdx.x % 32, example = blockIdx.x * 8 + threadIdx.x / 32;
+    if (example >= n) return;
+    const T* row = logits + (u64)example * pitch;
+    float top = __uint_as_float(0xff800000u);  // −∞
+    int best = 0x7fffffff;
+    bool lost = false;
+    for (int c = lane; c < classes; c += 32) {
+        float v = get(row + c);
+        lost |= v != v;
+        if (v > top) { top = v; best = c; }
     }
-    __syncthreads();
-    if (threadIdx.x < 32) {
-        double sum = 0.0;
-        for (int i = threadIdx.x; i < n; i += 32) sum += (double)losses[i];
-        for (int d = 16; d > 0; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
-        if (threadIdx.x == 0) {
-            controls->loss = sum;
-            controls->correct = right;
-            if (history) {
-                history[controls->slot] = sum;
-                controls->rate = rates[controls->slot];
-            }
+    for (int d = 16; d > 0; d /= 2) {
+        float other = __shfl_xor_sync(~0u, top, d);
+        int place = __shfl_xor_sync(~0u, best, d);
+        if (other > top || (other == top && place < best)) { top = other; best = place; }
+    }
+    lost = __any_sync(~0u, lost);
+    float sum = 0.0f;
+    for (int c = lane; c < classes; c += 32) sum += expf(get(row + c) - top);
+    for (int d = 16; d > 0; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
+    const int label = (int)labels[example];
+    if (dlogits)
+        for (int c = lane; c < pitch; c += 32) {
+            float p = c < classes ? expf(get(row + c) - top) / sum : 0.0f;
+            put(dlogits + (u64)example * pitch + c, c < classes ? factor * (c == label ? p - 1.0f : p) : 0.0f);
         }
+    if (lane == 0) {
+        results[example] = logf(sum) - (get(row + label) - top);
+        results[n + example] = best == label && !lost ? 1.0f : 0.0f;
+    }
+}
+
+// Sums the losses in order, and sets the learning rate of the step.
+extern "C" __global__ void __launch_bounds__(32)
+    loss_sum(Controls* controls, const float* results, int n, double* history, const float* rates, u64 slab) {
+    await_previous();
+    controls = mine(controls, slab); results = mine(results, slab); history = mine(history, slab);
+    double sum = 0.0;
+    u32 right = 0;
+    for (int i = threadIdx.x; i < n; i += 32) {
+        sum += (double)results[i];
+        right += results[n + i] != 0.0f;
+    }
+    for (int d = 16; d > 0; d /= 2) {
+        sum += __shfl_xor_sync(~0u, sum, d);
+        right += __shfl_xor_sync(~0u, right, d);
+    }
+    if (threadIdx.x != 0) return;
+    controls->loss = sum;
+    controls->correct = right;
+    if (history) {
+        history[controls->slot] = sum;
+        controls->rate = rates[controls->slot];
     }
 }
 

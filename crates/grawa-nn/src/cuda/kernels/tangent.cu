@@ -462,14 +462,13 @@ extern "C" __global__ void __launch_bounds__(256) max_tangent(Pool pool, const f
     x = mine(x, slab); dx = mine(dx, slab); dy = mine(dy, slab);
     const int groups = pool.pitch / 8;
     EACH(at, (u64)pool.n * pool.oh * pool.ow * groups) {
-        const int g = at % groups, ox = at / groups % pool.ow, oy = at / groups / pool.ow % pool.oh;
-        const int n = at / groups / pool.ow / pool.oh;
-        const int y0 = max(oy * pool.stride - pool.pad, 0), y1 = min(oy * pool.stride + pool.kernel - pool.pad, pool.h);
-        const int x0 = max(ox * pool.stride - pool.pad, 0), x1 = min(ox * pool.stride + pool.kernel - pool.pad, pool.w);
+        const Pixel to(at, groups, pool.oh, pool.ow);
+        const int y0 = max(to.y * pool.stride - pool.pad, 0), y1 = min(to.y * pool.stride + pool.kernel - pool.pad, pool.h);
+        const int x0 = max(to.x * pool.stride - pool.pad, 0), x1 = min(to.x * pool.stride + pool.kernel - pool.pad, pool.w);
         float best[8] = {}, out[8] = {};
         for (int iy = y0; iy < y1; iy++)
             for (int ix = x0; ix < x1; ix++) {
-                const u64 place = (((u64)n * pool.h + iy) * pool.w + ix) * pool.pitch + g * 8;
+                const u64 place = (((u64)to.n * pool.h + iy) * pool.w + ix) * pool.pitch + to.group * 8;
                 float v[8], d[8];
                 load8(x + place, v);
                 load8(dx + place, d);
