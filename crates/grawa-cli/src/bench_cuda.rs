@@ -76,7 +76,9 @@ pub(crate) fn print_kernels(about: &str, kernels: Vec<KernelTime>) {
         table.push([name, calls.to_string(), format!("{micros:.1}"), share, floor, reached]);
     }
     print(about);
-    print("The floor is the time to move every byte once, or to do all products, at the highest rate of this GPU.");
+    print(
+        "The floor is the time to move every byte once, or to do all products, at the highest rate of this GPU.",
+    );
     print(&table.text());
 }
 

@@ -83,20 +83,26 @@ pub struct Part {
 }
 
 impl Part {
-    /// The bytes, for another process, with the vectors and the times.
-    pub fn encode(&self) -> Result<Vec<u8>, CommError> {
-        let Part { parameters, velocity, second_moment, statistics, centres, .. } = self;
-        let vectors = (parameters, velocity, second_moment, statistics, centres);
-        postcard::to_allocvec(&(self, self.past.times, vectors))
-            .map_err(|error| CommError::Message { why: error.to_string() })
+    /// Parts as bytes, for another process, with the vectors and the times.
+    pub fn encode(parts: &[Part]) -> Result<Vec<u8>, CommError> {
+        let mut all = Vec::with_capacity(parts.len());
+        for part in parts {
+            let Part { past, parameters, velocity, second_moment, statistics, centres, .. } = part;
+            all.push((part, past.times, (parameters, velocity, second_moment, statistics, centres)));
+        }
+        postcard::to_allocvec(&all).map_err(|error| CommError::Message { why: error.to_string() })
     }
 
-    /// The part of `worker`, from its bytes.
-    pub fn decode(worker: u32, bytes: &[u8]) -> Result<Self, Error> {
-        let (part, times, (parameters, velocity, second_moment, statistics, centres)): (Part, Times, _) =
-            postcard::from_bytes(bytes).map_err(|_| Error::Garbled { worker, found: bytes.len() })?;
-        let past = Past { times, ..part.past };
-        Ok(Part { past, parameters, velocity, second_moment, statistics, centres, ..part })
+    /// The parts that `process` sent.
+    pub fn decode(process: u32, bytes: &[u8]) -> Result<Vec<Self>, Error> {
+        type Vectors = (Vec<f32>, Vec<f32>, Vec<f32>, Vec<f32>, Vec<(usize, usize, Vec<f32>)>);
+        let all: Vec<(Part, Times, Vectors)> = crate::round_message::decode(process, bytes)?;
+        let whole = |(part, times, vectors): (Part, Times, Vectors)| {
+            let (parameters, velocity, second_moment, statistics, centres) = vectors;
+            let past = Past { times, ..part.past };
+            Part { past, parameters, velocity, second_moment, statistics, centres, ..part }
+        };
+        Ok(all.into_iter().map(whole).collect())
     }
 }
 
@@ -190,17 +196,18 @@ impl Process {
         for at in 0..count {
             parts.push(self.part(at)?);
         }
+        let is_first = self.membership.is_first();
         if let Membership::Fixed(all) = &mut self.membership {
-            // The first process gets all parts.
-            let bytes = parts.iter().map(Part::encode).collect::<Result<Vec<_>, _>>()?;
-            parts.clear();
-            for (process, bytes) in all.hand_in(crate::round_message::encode(&bytes)?)?.messages {
-                for bytes in crate::round_message::decode::<Vec<Vec<u8>>>(process, &bytes)? {
-                    parts.push(Part::decode(process, &bytes)?);
+            // The first process keeps its own parts, and gets those of the others.
+            let message = if is_first { Vec::new() } else { Part::encode(&parts)? };
+            let own = all.id();
+            for (process, bytes) in all.hand_in(message)?.messages {
+                if process != own {
+                    parts.extend(Part::decode(process, &bytes)?);
                 }
             }
         }
-        if is_elastic || self.membership.is_first() {
+        if is_elastic || is_first {
             snapshots.wait();
             let evaluated = self.history.last().is_some_and(|last| last.at.steps == self.at.steps);
             let snapshot = Snapshot {
@@ -311,8 +318,9 @@ mod tests {
             centres: vec![(1, 0, vec![0.5])],
             ..Part::default()
         };
-        let bytes = part.encode().unwrap();
-        assert_eq!(Part::decode(3, &bytes).unwrap(), part);
+        let parts = [part, Part::default()];
+        let bytes = Part::encode(&parts).unwrap();
+        assert_eq!(Part::decode(3, &bytes).unwrap(), parts);
         assert!(Part::decode(3, &bytes[1..]).is_err());
     }
 }

@@ -101,7 +101,8 @@ impl Pass<'_> {
                     norm.rows = 0;
                 }
                 let (_, of, (dother, add_other)) = self.other(index, step);
-                let arguments = arguments![flow, parts, count, sums, flows, dother, of, add_other, norm, slab];
+                let arguments =
+                    arguments![flow, parts, count, sums, flows, dother, of, add_other, norm, slab];
                 self.start(main, "norm_backward", grid, arguments)
             }
             Op::Plain { .. } => self.plain(step, true),

@@ -527,7 +527,9 @@ impl Program {
         for (index, step) in self.steps.iter().enumerate().rev() {
             let tensors = match &self.graph.nodes()[step.node].op {
                 Op::Conv { weight, bias, .. } => vec![Some(*weight), *bias],
-                Op::Linear { weight, bias } | Op::BatchNorm { weight, bias, .. } => vec![Some(*weight), Some(*bias)],
+                Op::Linear { weight, bias } | Op::BatchNorm { weight, bias, .. } => {
+                    vec![Some(*weight), Some(*bias)]
+                }
                 _ => Vec::new(),
             };
             tensors.into_iter().flatten().for_each(|tensor| first_use[tensor.0] = index);
@@ -606,11 +608,16 @@ mod tests {
         for entry in ZOO {
             let mut program = Program::new(&entry.build(entry.input, entry.classes).unwrap(), 2, 2).unwrap();
             program.allocate(&vec![WorkspaceNeeds::default(); program.layers.len()], 1);
-            let (last, chunk) = program.early().unwrap();
+            // The first layer of the digits' network has most of the parameters.
+            let Some((last, chunk)) = program.early() else {
+                assert_eq!(entry.name, "digits");
+                continue;
+            };
             let early = program.chunks[chunk..].iter().map(|chunk| chunk.length as usize).sum::<usize>();
             assert!(4 * early >= 3 * program.graph.parameters().len(), "{}", entry.name);
             for step in &program.steps[..=last] {
-                let (Op::Conv { weight, .. } | Op::Linear { weight, .. } | Op::BatchNorm { weight, .. }) = step.op
+                let (Op::Conv { weight, .. } | Op::Linear { weight, .. } | Op::BatchNorm { weight, .. }) =
+                    step.op
                 else {
                     continue;
                 };

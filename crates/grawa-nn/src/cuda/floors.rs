@@ -55,7 +55,9 @@ pub(super) fn work(program: &Program, name: &str, place: Place) -> (usize, usize
                 _ if name == "channel_sums" || name == "add_bias" => return (out, 0),
                 _ if name == "add_backward" => return (flows + bytes(step.inputs[0]), 0),
                 _ if !backward => inputs + out + weights * program.wide,
-                _ if name.starts_with("wgrad") || name.ends_with("(weights)") => inputs + out + weights * program.wide,
+                _ if name.starts_with("wgrad") || name.ends_with("(weights)") => {
+                    inputs + out + weights * program.wide
+                }
                 _ => out + flows + weights * program.wide,
             };
             (moved, flops)
@@ -112,7 +114,8 @@ mod tests {
         let resnet = ZOO.iter().find(|entry| entry.name == "resnet20").unwrap();
         let program = Program::new(&resnet.build(resnet.input, resnet.classes).unwrap(), 1, 2).unwrap();
         let is_sum = |index: &usize| {
-            matches!(program.steps[*index].op, Op::BatchNorm { .. }) && program.steps[*index].inputs.len() == 2
+            matches!(program.steps[*index].op, Op::BatchNorm { .. })
+                && program.steps[*index].inputs.len() == 2
         };
         let index = (0..program.steps.len()).find(is_sum).unwrap();
         let tensor = program.bytes(program.steps[index].output);

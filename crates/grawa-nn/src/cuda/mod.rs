@@ -20,6 +20,7 @@ mod joined;
 mod kernel_cache;
 mod kernel_choice;
 mod kernel_file;
+mod layout;
 mod library;
 mod limits;
 mod local_step;

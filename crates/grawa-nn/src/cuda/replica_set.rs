@@ -11,6 +11,7 @@ use super::device::{Captured, Context, Device, Event, Grid, Kernels, Memory, Str
 use super::floors::KernelTime;
 use super::host_step::HostSteps;
 use super::kernel_choice::{KernelChoice, LayerKernels};
+use super::layout;
 use super::limits;
 use super::pass::{Pass, PassMode, Times, summing_blocks};
 use super::tangent::divide_as_pairs;
@@ -366,29 +367,9 @@ impl ReplicaSet {
         worker * self.program.slab as usize + offset as usize
     }
 
-    /// Converts a vector from the layout of the host to that of the GPU, or back. The GPU stores kernels as out × taps × in.
+    /// Converts a vector from the order of the host to that of the GPU, or back.
     pub(crate) fn relayout(&self, vector: &[f32], to_device: bool) -> Vec<f32> {
-        let mut converted = vector.to_vec();
-        for span in self.program.spans.iter().filter(|span| span.taps > 1) {
-            let (start, taps, channels) = (span.start as usize, span.taps as usize, span.channels as usize);
-            let part = start..start + span.length as usize;
-            for (from, to) in vector[part.clone()]
-                .chunks_exact(taps * channels)
-                .zip(converted[part].chunks_exact_mut(taps * channels))
-            {
-                for tap in 0..taps {
-                    for channel in 0..channels {
-                        let (host, device) = (channel * taps + tap, tap * channels + channel);
-                        if to_device {
-                            to[device] = from[host];
-                        } else {
-                            to[host] = from[device];
-                        }
-                    }
-                }
-            }
-        }
-        converted
+        layout::relayout(&self.program.spans, vector, to_device)
     }
 
     pub(crate) fn write_vector(&self, worker: usize, offset: u64, vector: &[f32]) -> Result<(), Error> {
@@ -750,7 +731,8 @@ impl ReplicaSet {
         let (spans, base) = (self.spans.start, pass.base);
         let first = self.chunks.start + (chunks.start * size_of::<Chunk>()) as u64;
         let arguments = arguments![
-            spans, first, base, settings, x, velocity, gradient, outer, inner, group, lead, length, base, slab
+            spans, first, base, settings, x, velocity, gradient, outer, inner, group, lead, length, base,
+            slab
         ];
         pass.start(stream, "update", Grid::row(chunks.len()), arguments)
     }

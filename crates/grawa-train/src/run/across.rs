@@ -9,7 +9,6 @@ use crate::engine::Workload;
 use crate::event::{Finished, Observer};
 use crate::milestones::cycle;
 use crate::process::Process;
-use crate::round_message::decode;
 use crate::snapshot::{Part, Snapshot, fresh};
 use crate::worker_set::WorkerSet;
 use crate::{Error, Recipe};
@@ -145,12 +144,10 @@ impl Launch {
         let bytes = transport.scatter(&mut |rank| {
             let parts = parts.as_mut().ok_or(CommError::NotInGroup)?;
             let workers = workers_of(rank, ranks, all).unwrap_or_default();
-            let parts = workers.map(|worker| parts.take(worker).encode()).collect::<Result<Vec<_>, _>>()?;
-            postcard::to_allocvec(&parts).map_err(|error| CommError::Message { why: error.to_string() })
+            Part::encode(&workers.map(|worker| parts.take(worker)).collect::<Vec<_>>())
         })?;
         drop(parts);
-        let parts = decode::<Vec<Vec<u8>>>(rank, &bytes)?;
-        snapshot.parts = parts.iter().map(|bytes| Part::decode(rank, bytes)).collect::<Result<_, _>>()?;
+        snapshot.parts = Part::decode(rank, &bytes)?;
         drop(bytes);
         let pacing = self.pacing(|| {
             let cycle = snapshot.at.steps / u64::from(cycle(&self.recipe.method));
