@@ -11,14 +11,12 @@ use crate::plan::{Flow, NO_STEP, Step};
 use crate::{Error, Op};
 use bytemuck::Zeroable;
 
+/// A step, and work for the side stream that may begin when the steps after it are done.
+pub(super) type Early<'a> = (usize, &'a dyn Fn() -> Result<(), Error>);
+
 impl Pass<'_> {
-    /// Enqueues a backward pass, after a forward pass and the loss. It leaves the gradient where `collect` finds it. With `early`, a
-    /// step and work for the side stream, that work is enqueued as soon as the steps after this one are done.
-    pub(crate) fn backward(
-        &self,
-        pass_mode: PassMode,
-        early: Option<(usize, &dyn Fn() -> Result<(), Error>)>,
-    ) -> Result<(), Error> {
+    /// Enqueues a backward pass, after a forward pass and the loss. It leaves the gradient where `collect` finds it.
+    pub(crate) fn backward(&self, pass_mode: PassMode, early: Option<Early<'_>>) -> Result<(), Error> {
         // For each buffer, the event of the side stream's last reader.
         let mut readers: Vec<Option<usize>> = vec![None; self.program.buffers.len()];
         for (index, step) in self.program.steps.iter().enumerate().rev() {
@@ -56,7 +54,7 @@ impl Pass<'_> {
         let (gradient, slab) = (self.address(self.program.offsets.gradient), self.program.slab);
         let of_batch = i32::from(pass_mode.of_batch);
         let arguments = arguments![self.spans.start, self.chunks.start, gradient, self.base, of_batch, slab];
-        self.start(&self.main, "collect", Grid::row(self.program.chunks.len()), arguments)
+        self.start(self.main, "collect", Grid::row(self.program.chunks.len()), arguments)
     }
 
     pub(super) fn step_backward(
@@ -70,7 +68,7 @@ impl Pass<'_> {
         }
         self.at_step(Some((index, true)));
         let step = &self.program.steps[index];
-        let (main, slab) = (&self.main, self.program.slab);
+        let (main, slab) = (self.main, self.program.slab);
         let (input, output) = (step.inputs[0], step.output);
         let (x, y, flow) = (self.value(input), self.value(output), self.gradient(output));
         let (from, to) = (self.program.shape(input), self.program.shape(output));
@@ -171,7 +169,7 @@ impl Pass<'_> {
         let (x, flow) = (self.value(step.inputs[0]), self.gradient(step.output));
         let (slab, offsets) = (self.program.slab, &self.program.offsets);
         let aside = self.profile.is_none();
-        let side = if aside { &self.side } else { &self.main };
+        let side = if aside { self.side } else { self.main };
         if aside {
             self.main.mark(&self.events[2 * index])?;
             side.wait_for(&self.events[2 * index])?;
@@ -215,18 +213,18 @@ impl Pass<'_> {
                 };
                 let arguments =
                     arguments![geometry, flow, flipped, 0u64, dx, add, kind, norm, sums, *rows, slab];
-                self.start(&self.main, name, *grid, arguments)
+                self.start(self.main, name, *grid, arguments)
             }
             KernelChoice::Cudnn(plan) => {
                 let to = if add == 0 { dx } else { self.address(offsets.arriving) };
                 let tensors = [to, self.address(span.working), flow];
-                self.cudnn(&self.main, plan, offsets.workspace, tensors)?;
+                self.cudnn(self.main, plan, offsets.workspace, tensors)?;
                 if add == 0 {
                     return Ok(());
                 }
                 let eights = self.eights(step.inputs[0]);
                 let arguments = arguments![to, 0u64, dx, add, 0u64, 0i32, eights, slab];
-                self.start(&self.main, "add_backward", self.over(eights as usize), arguments)
+                self.start(self.main, "add_backward", self.over(eights as usize), arguments)
             }
         }
     }

@@ -22,7 +22,7 @@ impl Pass<'_> {
         }
         self.at_step(Some((index, false)));
         let step = &self.program.steps[index];
-        let (main, slab) = (&self.main, self.program.slab);
+        let (main, slab) = (self.main, self.program.slab);
         let (input, output) = (step.inputs[0], step.output);
         let (x, y) = (self.value(input), self.value(output));
         let (from, to) = (self.program.shape(input), self.program.shape(output));
@@ -134,10 +134,10 @@ impl Pass<'_> {
                 let none = SumsArgument::zeroed();
                 let arguments =
                     arguments![geometry, x, weight, bias, y, 0i32, moments, norm, none, *rows, slab];
-                self.start(&self.main, name, *grid, arguments)
+                self.start(self.main, name, *grid, arguments)
             }
             KernelChoice::Cudnn(plan) => {
-                self.cudnn(&self.main, plan, self.program.offsets.workspace, [x, weight, y])?;
+                self.cudnn(self.main, plan, self.program.offsets.workspace, [x, weight, y])?;
                 // A bias before a batch norm has no effect.
                 if bias == 0 || (layer.norm.is_some() && pass_mode.of_batch) {
                     return Ok(());
@@ -145,7 +145,7 @@ impl Pass<'_> {
                 let (rows, wide, channels) =
                     (layer.forward.pixels() as i32, layer.forward.op, layer.forward.o);
                 let grid = self.over(rows as usize * wide as usize / 8);
-                self.start(&self.main, "add_bias", grid, arguments![y, bias, rows, channels, wide, slab])
+                self.start(self.main, "add_bias", grid, arguments![y, bias, rows, channels, wide, slab])
             }
         }
     }

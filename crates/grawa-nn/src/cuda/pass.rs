@@ -183,7 +183,7 @@ impl Pass<'_> {
         grid: Grid,
         arguments: &mut [Argument<'_>],
     ) -> Result<(), Error> {
-        self.start_on(&self.main, name, grid, 1, arguments)
+        self.start_on(self.main, name, grid, 1, arguments)
     }
 
     #[allow(unsafe_code, reason = "the one place that launches the kernels of a pass")]
@@ -473,7 +473,7 @@ impl Pass<'_> {
         let [pitch, sp] = [t, f].map(|shape| pitch(shape.channels) as i32);
         let [low, high, channels, mul, div] = [low, high, limit, mul, div].map(|x| x as i32);
         let moved = Move { n, h, w, pitch, low, high, sh, sw, sp, channels, shift, mul, div };
-        self.start(&self.main, name, grid, arguments![moved, source, target, add, self.program.slab])
+        self.start(self.main, name, grid, arguments![moved, source, target, add, self.program.slab])
     }
 
     /// Enqueues dropout; it is the same function in both directions.
@@ -486,7 +486,7 @@ impl Pass<'_> {
         let (node, slab) = (step.node as u32, self.program.slab);
         let grid = self.over(self.program.batch * shape.area() * pitch(shape.channels));
         let arguments = arguments![self.base, node, bound, scale, x, y, n, channels, area, wide, add, slab];
-        self.start(&self.main, "dropout", grid, arguments)
+        self.start(self.main, "dropout", grid, arguments)
     }
 }
 

@@ -91,7 +91,7 @@ impl TangentPass<'_> {
     fn forward(&self, index: usize) -> Result<(), Error> {
         let (at, change, program) = (&self.at, &self.change, &self.at.program);
         let step = &program.steps[index];
-        let (main, slab) = (&at.main, program.slab);
+        let (main, slab) = (at.main, program.slab);
         let (input, output) = (step.inputs[0], step.output);
         let (x, dx, dy) = (at.value(input), change.value(input), change.value(output));
         let other = step.inputs.get(1).map_or(0, |&other| change.value(other));
@@ -148,13 +148,13 @@ impl TangentPass<'_> {
         let (logits, moved, to) = (at.value(last), change.value(last), change.gradient(last));
         let [n, classes, wide] = [program.batch, classes, super::compile::pitch(classes)].map(|x| x as i32);
         let arguments = arguments![logits, moved, to, n, classes, wide, factor, program.slab];
-        at.start(&at.main, "loss_tangent", Grid::row(program.batch.div_ceil(8)), arguments)
+        at.start(at.main, "loss_tangent", Grid::row(program.batch.div_ceil(8)), arguments)
     }
 
     fn backward(&self, index: usize) -> Result<(), Error> {
         let (at, change, program) = (&self.at, &self.change, &self.at.program);
         let step = &program.steps[index];
-        let (main, slab) = (&at.main, program.slab);
+        let (main, slab) = (at.main, program.slab);
         let (input, output) = (step.inputs[0], step.output);
         let (x, dx) = (at.value(input), change.value(input));
         let [flow, dflow] = [at, change].map(|pass| pass.gradient(output));
@@ -219,7 +219,7 @@ impl TangentPass<'_> {
         let (x, dx) = (at.value(step.inputs[0]), self.change_of(step.inputs[0]));
         let [flow, dflow] = [at, change].map(|pass| pass.gradient(step.output));
         let aside = at.profile.is_none();
-        let side = if aside { &at.side } else { &at.main };
+        let side = if aside { at.side } else { at.main };
         if aside {
             at.main.mark(&at.events[2 * index])?;
             side.wait_for(&at.events[2 * index])?;
@@ -245,7 +245,7 @@ impl TangentPass<'_> {
         let [flipped, moved] = [at, change].map(|pass| pass.address(span.flipped));
         let geometry = layer.backward;
         let arguments = arguments![geometry, dflow, flipped, flow, moved, 0u64, to, add, slab];
-        at.start(&at.main, name, grid, arguments)
+        at.start(at.main, name, grid, arguments)
     }
 }
 
