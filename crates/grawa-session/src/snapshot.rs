@@ -207,7 +207,8 @@ impl Process {
                 }
             }
         }
-        if is_elastic || is_first {
+        // The process that was first may just have been lost.
+        if is_elastic || self.membership.is_first() {
             snapshots.wait();
             let evaluated = self.history.last().is_some_and(|last| last.at.steps == self.at.steps);
             let snapshot = Snapshot {

@@ -1,7 +1,7 @@
 //! A network compiled for a GPU: the steps, what is fused, and the memory layout of a replica's slab.
 //!
 //! A slab holds all memory of one replica: vectors, statistics, activations, gradients, partial sums. All replicas have the same
-//! layout, one slab after the other, so one kernel launch serves every replica. Gradient buffers are reused as soon as their
+//! layout, one slab after the other, so one kernel launch serves all replicas of a chain. Gradient buffers are reused as soon as their
 //! contents are consumed.
 
 use super::device::integers;
@@ -94,10 +94,10 @@ pub(crate) struct Normed {
     pub(crate) epsilon: f64,
     /// If the layer before it sums for its moments, how many rows of sums it leaves.
     pub(crate) by_layer: Option<usize>,
+    /// If the layer after it computes its backward sums, how many rows of sums that leaves.
+    pub(crate) flow_by_layer: Option<usize>,
     /// Whether the sum or the batch norm before it computes its moments.
     pub(crate) by_sum: bool,
-    /// The same for its backward sums and the layer after it.
-    pub(crate) flow_by_layer: Option<usize>,
     pub(crate) record: u64,
     pub(crate) partial: u64,
 }
@@ -535,7 +535,11 @@ impl Program {
             tensors.into_iter().flatten().for_each(|tensor| first_use[tensor.0] = index);
         }
         let length = self.graph.parameters().len();
-        let is_layer = |&step: &usize| matches!(self.steps[step].op, Op::Conv { .. } | Op::Linear { .. });
+        // A layer whose result nothing uses has no backward pass.
+        let is_layer = |&step: &usize| {
+            let Step { op, output, .. } = &self.steps[step];
+            matches!(op, Op::Conv { .. } | Op::Linear { .. }) && self.slots[*output].is_some()
+        };
         (1..self.steps.len()).rev().filter(is_layer).find_map(|step| {
             let span = self.spans.len() - first_use.iter().rev().take_while(|&&first| first > step).count();
             let start = self.spans.get(span)?.start as usize;
@@ -601,6 +605,22 @@ mod tests {
             (entry.name, program.steps.len(), program.buffers.len(), program.slab)
         });
         assert_eq!(found, PLANS);
+    }
+
+    /// Nothing uses the result of the second convolution: it has no backward pass, at which an update could begin.
+    #[test]
+    fn an_early_update_waits_for_a_layer_with_a_gradient() {
+        let mut net = crate::Builder::new("unused", Shape::image(3, 4));
+        let x = net.input();
+        let a = net.conv(x, "a", Conv::same(8)).unwrap();
+        net.conv(a, "unused", Conv::same(8)).unwrap();
+        let y = net.linear(a, "b", 64).unwrap();
+        let graph = net.finish(y).unwrap();
+        let mut program = Program::new(&graph, 2, 2).unwrap();
+        program.allocate(&vec![WorkspaceNeeds::default(); program.layers.len()], 1);
+        if let Some((step, _)) = program.early() {
+            assert!(program.slots[program.steps[step].output].is_some());
+        }
     }
 
     #[test]

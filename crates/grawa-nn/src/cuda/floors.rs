@@ -31,71 +31,82 @@ pub(super) fn work(program: &Program, name: &str, place: Place) -> (usize, usize
     }
     let parameters = program.graph.parameters().len();
     let Some((index, backward)) = place else {
-        // Parameters and velocity are read and written, the gradient read, the rounded copy written.
-        return (if name == "update" { parameters * (16 + 2 * program.wide) } else { 0 }, 0);
+        // Parameters and moments are read and written, the gradient read, the rounded copy written.
+        let moved = match name {
+            "update" => parameters * (16 + 2 * program.wide),
+            "adamw" => parameters * (24 + 2 * program.wide),
+            _ => 0,
+        };
+        return (moved, 0);
     };
     let step = &program.steps[index];
     let (bytes, out) = (|node: usize| program.bytes(node), program.bytes(step.output));
-    let inputs: usize = step.inputs.iter().map(|&node| bytes(node)).sum();
-    // Backward: the gradients that are written, and read before where they are added to.
-    let flows: usize = (step.inputs.iter().zip(&step.flows))
-        .map(|(&node, flow)| match flow {
-            Flow::Nowhere | Flow::Shared => 0,
-            Flow::Store => bytes(node),
-            Flow::Add => 2 * bytes(node),
-        })
-        .sum();
+    // A shortcut that is only padded is read, and its gradient written, as it was before.
+    let flow = |input: usize| step.flows.get(input).copied().unwrap_or(Flow::Nowhere);
+    let mut operands: Vec<(usize, Flow)> =
+        step.inputs.iter().enumerate().map(|(input, &node)| (node, flow(input))).collect();
+    if let Some((pad, _)) = program.padding(index) {
+        operands[1] = (pad.inputs[0], pad.flows[0]);
+    }
+    let inputs: usize = operands.iter().map(|(node, _)| bytes(*node)).sum();
+    // Backward: the gradients that are written, and read before where they are added to. cuDNN cannot add.
+    let adds = if name.starts_with("cudnn") { 1 } else { 2 };
+    let flow_bytes = |(node, flow): &(usize, Flow)| match flow {
+        Flow::Nowhere | Flow::Shared => 0,
+        Flow::Store => bytes(*node),
+        Flow::Add => adds * bytes(*node),
+    };
+    let flows: usize = operands.iter().map(flow_bytes).sum();
     match (&step.op, backward) {
         (Op::Conv { .. } | Op::Linear { .. }, _) => {
-            let geometry = &program.layers[program.part(step)].forward;
+            let layer = &program.layers[program.part(step)];
+            let geometry = &layer.forward;
             let weights = geometry.o as usize * geometry.columns();
-            let flops = 2 * geometry.pixels() * weights / geometry.cp as usize
-                * program.layers[program.part(step)].channels;
-            let moved = match () {
-                _ if name == "channel_sums" || name == "add_bias" => return (out, 0),
-                _ if name == "add_backward" => return (flows + bytes(step.inputs[0]), 0),
-                _ if !backward => inputs + out + weights * program.wide,
-                _ if name.starts_with("wgrad") || name.ends_with("(weights)") => {
-                    inputs + out + weights * program.wide
-                }
+            let flops = 2 * geometry.pixels() * weights / geometry.cp as usize * layer.channels;
+            let of_weights = name.starts_with("wgrad") || name.ends_with("(weights)");
+            let moved = match name {
+                "channel_sums" | "add_bias" => return (out, 0),
+                "add_backward" => return (flows + inputs, 0),
+                _ if !backward || of_weights => inputs + out + weights * program.wide,
                 _ => out + flows + weights * program.wide,
             };
             (moved, flops)
         }
         (Op::BatchNorm { .. }, _) => {
-            let masked = if step.relu && step.inputs.len() > 1 && !program.is_joined(step) { out } else { 0 };
+            let is_joined = program.is_joined(step);
+            let masked = if step.relu && step.inputs.len() > 1 && !is_joined { out } else { 0 };
+            // What it normalises, and the part of it whose moments are not known.
+            let own = if is_joined { inputs } else { bytes(step.inputs[0]) };
+            let known = program.known(index).map_or(0, |(_, channels)| channels);
+            let unknown = own - own / program.shape(step.node).channels * known;
             let moved = match name {
-                "norm_moments" => inputs,
-                "norm_reduce" => out + bytes_of_first(program, index) + masked,
-                "norm_backward" => out + bytes_of_first(program, index) + masked + flows,
+                "norm_moments" => unknown,
+                "norm_reduce" => out + own + masked,
+                "norm_backward" => out + own + masked + flows,
                 "norm_forward" | "norm_forward_moments" => inputs + out,
                 _ => 0,
             };
             (moved, 0)
         }
+        // Two launches, one for each part.
+        (Op::Concat, false) => ((inputs + out) / 2, 0),
+        (Op::Concat, true) => ((out + flows) / 2, 0),
         (_, false) => (inputs + out, 0),
         (_, true) => (out + flows, 0),
     }
 }
 
-/// Bytes of what a batch norm normalises: its first input, or all parts of a concatenation.
-fn bytes_of_first(program: &Program, index: usize) -> usize {
-    let step = &program.steps[index];
-    match program.is_joined(step) {
-        true => step.inputs.iter().map(|&node| program.bytes(node)).sum(),
-        false => program.bytes(step.inputs[0]),
-    }
-}
-
-/// Seconds that this GPU needs at least.
-pub(super) fn seconds(device: &Device, precision: Precision, (bytes, flops): (usize, usize)) -> f64 {
-    (bytes as f64 / device.bandwidth).max(flops as f64 / device.arithmetic(precision))
+/// The time that this GPU needs at least; none if it does not tell its rates.
+pub(super) fn time(device: &Device, precision: Precision, (bytes, flops): (usize, usize)) -> Duration {
+    let seconds = (bytes as f64 / device.bandwidth).max(flops as f64 / device.arithmetic(precision));
+    Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::zoo::ZOO;
+    use crate::{Builder, Conv, Shape};
 
     /// The graph counts the same products in another way.
     #[test]
@@ -122,5 +133,31 @@ mod tests {
         assert_eq!(work(&program, "norm_forward", Some((index, false))), (3 * tensor, 0));
         assert_eq!(work(&program, "norm_reduce", Some((index, true))), (3 * tensor, 0));
         assert_eq!(work(&program, "norm_settle", Some((index, true))), (0, 0));
+    }
+
+    /// Of a concatenation only the part that is new is read for its moments; of a padded shortcut only what is there.
+    #[test]
+    fn what_is_not_read_does_not_count() {
+        let mut net = Builder::new("joined", Shape::image(3, 4));
+        let x = net.input();
+        let a = net.conv(x, "a", Conv::same(16)).unwrap();
+        let y = net.batch_norm(a, "b").unwrap();
+        let y = net.conv(y, "c", Conv::same(8)).unwrap();
+        let y = net.concat(a, y).unwrap();
+        let y = net.batch_norm(y, "d").unwrap();
+        let y = net.linear(y, "e", 2).unwrap();
+        let joined = Program::new(&net.finish(y).unwrap(), 2, 2).unwrap();
+        let index = (0..joined.steps.len()).find(|&index| joined.known(index).is_some()).unwrap();
+        let new = joined.bytes(*joined.steps[index].inputs.last().unwrap());
+        assert_eq!(work(&joined, "norm_moments", Some((index, false))), (new, 0));
+        let entry = ZOO.iter().find(|entry| entry.name == "pyramidnet110").unwrap();
+        let pyramid = Program::new(&entry.build(entry.input, entry.classes).unwrap(), 2, 2).unwrap();
+        let index = (0..pyramid.steps.len()).find(|&index| pyramid.padding(index).is_some()).unwrap();
+        let step = &pyramid.steps[index];
+        let [input, padded] = [0, 1].map(|input| pyramid.bytes(step.inputs[input]));
+        let (moved, _) = work(&pyramid, "norm_forward", Some((index, false)));
+        assert!(
+            moved < input + padded + pyramid.bytes(step.output) && moved > input + pyramid.bytes(step.output)
+        );
     }
 }

@@ -165,7 +165,7 @@ impl std::ops::Deref for Pass<'_> {
 }
 
 impl Pass<'_> {
-    /// Launches a kernel for all replicas.
+    /// Launches a kernel for all replicas of the pass.
     pub(super) fn start(
         &self,
         stream: &Stream,
@@ -216,8 +216,8 @@ impl Pass<'_> {
         let time = Duration::from_secs_f64(begin.seconds_to(&end)?);
         let (bytes, flops) = floors::work(&self.program, name, profile.place.get());
         let work = (bytes * self.workers, flops * self.workers);
-        let floor = floors::seconds(&self.context.device, self.precision, work);
-        profile.launches.borrow_mut().push((name.to_owned(), time, Duration::from_secs_f64(floor)));
+        let floor = floors::time(&self.context.device, self.precision, work);
+        profile.launches.borrow_mut().push((name.to_owned(), time, floor));
         Ok(())
     }
 
@@ -370,9 +370,9 @@ impl Pass<'_> {
     /// A grid for rows of `channels` channels. It has no more blocks than are resident at once: a second wave would leave most
     /// of the GPU idle.
     pub(super) fn down(&self, name: &'static str, rows: usize, channels: usize) -> Result<Grid, Error> {
-        let extra_streams = 256 / (pitch(channels) / 8);
+        let lanes = 256 / (pitch(channels) / 8);
         let most = self.kernels.resident(name, 0)?.div_ceil(self.set.workers);
-        Ok(Grid::row(rows.div_ceil(4 * extra_streams).clamp(1, most)))
+        Ok(Grid::row(rows.div_ceil(4 * lanes).clamp(1, most)))
     }
 
     /// A grid for sums over rows, with at most 128 channels for each column of blocks. A row of blocks leaves a row of sums.

@@ -1,4 +1,4 @@
-//! Replicas of one network on one GPU. Every kernel serves all of them; one local step of all is one captured graph.
+//! Replicas of one network on one GPU. A kernel serves several of them; one local step of all is one captured graph.
 //!
 //! A [`ReplicaSet`] owns the memory of its workers. Vectors enter and leave in the order of the network's layouts; the layout on
 //! the GPU is private. Only calls that read from the GPU wait for it.

@@ -80,6 +80,7 @@ impl TangentPass<'_> {
             self.at.side.mark(last)?;
             self.at.main.wait_for(last)?;
         }
+        self.at.at_step(None);
         self.change.collect(self.pass_mode)
     }
 
@@ -90,6 +91,7 @@ impl TangentPass<'_> {
 
     fn forward(&self, index: usize) -> Result<(), Error> {
         let (at, change, program) = (&self.at, &self.change, &self.at.program);
+        at.at_step(None);
         let step = &program.steps[index];
         let (main, slab) = (at.main, program.slab);
         let (input, output) = (step.inputs[0], step.output);
@@ -153,6 +155,7 @@ impl TangentPass<'_> {
 
     fn backward(&self, index: usize) -> Result<(), Error> {
         let (at, change, program) = (&self.at, &self.change, &self.at.program);
+        at.at_step(None);
         let step = &program.steps[index];
         let (main, slab) = (at.main, program.slab);
         let (input, output) = (step.inputs[0], step.output);

@@ -29,6 +29,7 @@ pub(crate) fn all_networks() -> Vec<(&'static str, Graph)> {
         ("resnet wide", wide),
         ("densenet joined", joined),
         ("rows", rows().unwrap()),
+        ("columns", columns().unwrap()),
         ("everything", everything(false)),
         ("plain operations", plain),
     ];
@@ -49,6 +50,21 @@ fn rows() -> Result<Graph, Error> {
     let y = net.conv(y, "e", Conv::same(16))?;
     let y = net.global_average(y);
     let y = net.linear(y, "f", 4)?;
+    net.finish(y)
+}
+
+/// A batch norm with a shortcut and one behind it, with so many channels that a GPU divides them into columns.
+fn columns() -> Result<Graph, Error> {
+    let mut net = Builder::new("columns", Shape::image(3, 6));
+    let x = net.input();
+    let x = net.conv(x, "a", Conv::same(136))?;
+    let y = net.conv(x, "b", Conv::point(136))?;
+    let y = net.batch_norm(y, "c")?;
+    let y = net.add(x, y)?;
+    let y = net.batch_norm(y, "d")?;
+    let y = net.relu(y);
+    let y = net.global_average(y);
+    let y = net.linear(y, "e", 4)?;
     net.finish(y)
 }
 

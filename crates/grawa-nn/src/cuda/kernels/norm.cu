@@ -114,7 +114,8 @@ template <class Settle> __device__ __forceinline__ void settle_eight(const Norm&
 // Another batch norm has the moments of the first `groups` groups of channels in its record: it read the same tensors.
 struct Known { const float* record; int pitch, groups; };
 
-// The forward factors of a channel from its sums.
+// The forward factors of a channel from its sums. The variance is a difference: sums of f32 (with bf16) are off by about
+// (mean / deviation)² · 1e-6 of it. bf16 itself has lost more of such values.
 __device__ __forceinline__ Factor settle_moments(const Norm& norm, const Known& known, int c, double sum, double squares, bool keeps) {
     if (c < 8 * known.groups)
         return settle(norm, c, known.record[MEAN * known.pitch + c], known.record[VARIANCE * known.pitch + c], keeps);
@@ -252,7 +253,7 @@ __device__ __forceinline__ void row_of(const Norm& norm, int which, int group, f
 __device__ __forceinline__ Rows forward_factors(const Norm& norm, const Known& known, const Share& share) {
     if (norm.rows == 0) return share.idle ? Rows{} : rows_of(norm, share.group);
     const Factor* factors = settled<Factor>(norm, 8 * known.groups, [&](int c, double sum, double squares) {
-        return settle_moments(norm, known, c, sum, squares, blockIdx.x == 0);
+        return settle_moments(norm, known, c, sum, squares, blockIdx.x == 0 && blockIdx.y == 0);
     });
     Rows of = {};
     if (share.idle) return of;
@@ -377,7 +378,7 @@ struct Flows {
     }
 };
 
-// The two sums of each channel, which are the gradients of shift and scale, and the factors of the next pass.
+// The two sums of each channel, from which the gradients of shift and scale are made, and the factors of the next pass.
 extern "C" __global__ void __launch_bounds__(256, BLOCKS)
     norm_reduce(const T* __restrict__ flow, const __grid_constant__ Parts from, int rows, Sums of, Norm norm, u64 slab) {
     await_previous();

@@ -251,12 +251,12 @@ WGRAD_PAIR(wgrad_pair_32, 288, 144, 32, 4, 4)
 WGRAD_PAIR(wgrad_pair_64, 256, 64, 64, 4, 4)
 WGRAD_PAIR(wgrad_pair_128, 256, 128, 128, 8, 8)
 
-// The record of a batch norm's tangent: factors for each channel, in the same eight rows. With x̂ = x − mean,
+// The record of a batch norm's tangent: factors for each channel, in the same six rows. With x̂ = x − mean,
 // s = 1/√(variance + ε), S = Σ dy and T = Σ dy·x̂, forward y = scale·s·x̂ + shift, and backward
 // dx = scale·s·(dy − S/n − x̂·s²T/n).
 enum { MEAN_CHANGE, DEVIATION_CHANGE, SCALE_CHANGE, OF_CENTRED, OF_CENTRED_CHANGE, CONSTANT_CHANGE };
 
-// Σ x′ and Σ x̂·x′, and from them the tangents of mean, s and scale·s. Constant statistics do not change.
+// Σ x′ and Σ x̂·x′. Constant statistics do not change.
 extern "C" __global__ void __launch_bounds__(256)
     norm_tangent_moments(const float* __restrict__ x, const float* __restrict__ dx, int rows, int of_batch, Norm norm, Norm change,
                          u64 slab) {
@@ -284,6 +284,7 @@ extern "C" __global__ void __launch_bounds__(256)
     store_sums(share, sum, along, change);
 }
 
+// From them the tangents of mean, s and scale·s.
 extern "C" __global__ void __launch_bounds__(256) norm_tangent_settle(int of_batch, Norm norm, Norm change, u64 slab) {
     await_previous();
     norm = mine(norm, slab); change = mine(change, slab);
