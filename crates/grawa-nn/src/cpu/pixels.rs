@@ -77,13 +77,24 @@ pub(crate) fn global_average_back(dy: &[f32], from: &Blocked, dx: &mut [F32x16],
     }
 }
 
+/// Divides channels that move by `offset` into runs that lie in one block on both sides: the first channel before and after, and
+/// how many.
+fn runs(channels: usize, offset: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+    let mut next = 0;
+    std::iter::from_fn(move || {
+        let (first, moved) = (next, next + offset);
+        let length = (channels - first).min(WIDTH - first % WIDTH).min(WIDTH - moved % WIDTH);
+        next += length;
+        (length > 0).then_some((first, moved, length))
+    })
+}
+
 /// Copies the channels of `x` to those of `y` from `offset` on.
 pub(crate) fn place_channels(from: &Blocked, x: &[F32x16], to: &Blocked, y: &mut [F32x16], offset: usize) {
-    for channel in 0..from.shape.channels {
-        let (source, target) = (channel, channel + offset);
+    for (source, target, length) in runs(from.shape.channels, offset) {
         for pixel in 0..from.shape.area() {
-            let value = x[line(from, source / WIDTH, pixel)].0[source % WIDTH];
-            y[line(to, target / WIDTH, pixel)].0[target % WIDTH] = value;
+            let values = &x[line(from, source / WIDTH, pixel)].0[source % WIDTH..][..length];
+            y[line(to, target / WIDTH, pixel)].0[target % WIDTH..][..length].copy_from_slice(values);
         }
     }
 }
@@ -97,11 +108,11 @@ pub(crate) fn take_channels(
     dx: &mut [F32x16],
     add: bool,
 ) {
-    for channel in 0..from.shape.channels {
-        let (source, target) = (channel + offset, channel);
+    for (target, source, length) in runs(from.shape.channels, offset) {
         for pixel in 0..from.shape.area() {
-            let value = dy[line(to, source / WIDTH, pixel)].0[source % WIDTH];
-            put(&mut dx[line(from, target / WIDTH, pixel)].0[target % WIDTH], value, add);
+            let values = &dy[line(to, source / WIDTH, pixel)].0[source % WIDTH..][..length];
+            let slopes = &mut dx[line(from, target / WIDTH, pixel)].0[target % WIDTH..][..length];
+            slopes.iter_mut().zip(values).for_each(|(slope, &value)| put(slope, value, add));
         }
     }
 }
@@ -252,4 +263,24 @@ pub(crate) fn average_pool_back(
 fn outputs(place: &Blocked) -> impl Iterator<Item = (usize, usize)> + use<> {
     let (blocks, area) = (place.blocks(), place.shape.area());
     (0..blocks).flat_map(move |block| (0..area).map(move |pixel| (block, pixel)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_cover_every_channel_once_and_stay_inside_a_block() {
+        for (channels, offset) in [(1, 0), (16, 8), (40, 0), (40, 16), (33, 13), (7, 31), (0, 5)] {
+            let mut covered = Vec::new();
+            for (first, moved, length) in runs(channels, offset) {
+                assert_eq!(moved, first + offset);
+                for start in [first, moved] {
+                    assert_eq!(start / WIDTH, (start + length - 1) / WIDTH, "{channels} from {offset} on");
+                }
+                covered.extend(first..first + length);
+            }
+            assert_eq!(covered, (0..channels).collect::<Vec<_>>());
+        }
+    }
 }
