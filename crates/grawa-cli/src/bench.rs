@@ -47,7 +47,7 @@ pub(crate) struct StepArguments {
     /// Cores to use [default: all]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     threads: Option<u32>,
-    /// Also print where the time goes, operation by operation; on a GPU kernel by kernel
+    /// Also print where the time goes, operation by operation; on a GPU kernel by kernel, beside the least time it could take
     #[arg(long)]
     pub(crate) profile: bool,
     /// How long to measure, from 0.1 to 3600 seconds

@@ -6,8 +6,9 @@
 use super::data::Source;
 use super::device::{Captured, Device, Grid, Memory, arguments};
 use super::floors::KernelTime;
+use super::job::Job;
 use super::pass::{Pass, PassMode, Times};
-use super::replica_set::{Job, Outcome, ReplicaSet, Settings};
+use super::replica_set::{Outcome, ReplicaSet, Settings};
 use super::tangent::{TANGENT_KERNELS, TangentPass};
 use crate::error::expect_len;
 use crate::plan::Reuse;

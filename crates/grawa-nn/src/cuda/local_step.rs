@@ -4,9 +4,10 @@
 //! workers bit for bit.
 
 use super::data::{Source, Split};
+use super::job::Job;
 use super::limits;
 use super::pass::PassMode;
-use super::replica_set::{Job, ReplicaSet};
+use super::replica_set::ReplicaSet;
 use crate::Error;
 use grawa_core::{Key, Optimizer};
 

@@ -16,6 +16,7 @@ mod device_share;
 mod floors;
 mod forward;
 mod host_step;
+mod job;
 mod joined;
 mod kernel_cache;
 mod kernel_choice;

@@ -4,23 +4,22 @@
 //! the GPU is private. Only calls that read from the GPU wait for it.
 
 use super::autotune::{Autotuner, Choice};
-use super::compile::{Chunk, HISTORY, Program};
+use super::compile::{HISTORY, Program};
 use super::cudnn::Cudnn;
 use super::data::{DeviceDataset, Source, Split};
-use super::device::{Captured, Context, Device, Event, Grid, Kernels, Memory, Stream, arguments};
-use super::floors::KernelTime;
+use super::device::{Captured, Context, Device, Grid, Kernels, Memory, Stream, arguments};
 use super::host_step::HostSteps;
-use super::kernel_choice::{KernelChoice, LayerKernels};
+use super::job::{Chain, Job, chains};
+use super::kernel_choice::LayerKernels;
 use super::layout;
 use super::limits;
-use super::pass::{Pass, PassMode, Times, summing_blocks};
+use super::pass::{PassMode, summing_blocks};
 use super::tangent::divide_as_pairs;
 use crate::error::expect_len;
 use crate::plan::Reuse;
 use crate::{Error, Graph, Mode, Precision};
 use bytemuck::{Pod, Zeroable};
-use grawa_core::{AdamW, Key, Optimizer, Sgd};
-use std::ops::Range;
+use grawa_core::{Key, Optimizer};
 use std::sync::Arc;
 
 /// The settings of a replica set.
@@ -52,44 +51,8 @@ pub(crate) struct Controls {
     pub(crate) loss: f64,
 }
 
-/// The settings of an update of AdamW; see `adamw.cu`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-struct AdamWArgument {
-    beta1: f64,
-    beta2: f64,
-    eps: f32,
-    weight_decay: f32,
-    gather: i32,
-}
-
-/// The settings of an update; see `vector.cu`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-struct Update {
-    momentum: f32,
-    weight_decay: f32,
-    look_ahead: f32,
-    direct: f32,
-    gather: i32,
-    last: i32,
-}
-
 /// Numbers of AdamW behind a worker's second moment, the first of which is its number of steps; see `adamw.cu`.
-const BEHIND: usize = 3;
-
-/// Work of a replica set, recorded as a graph the first time.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Job {
-    /// A local step.
-    Step { optimizer: Optimizer, from: Source },
-    /// A gradient. Its loss is recorded in the history if `noted`.
-    Gradient { pass_mode: PassMode, factor: f32, from: Source, noted: bool },
-    /// The update with that gradient.
-    Descend { optimizer: Optimizer },
-    /// A forward pass and its loss.
-    Forward { pass_mode: PassMode, from: Source },
-}
+pub(super) const BEHIND: usize = 3;
 
 /// Kernels of every precision, of bf16 alone and of f32 alone. They are loaded before a graph is recorded.
 const KERNELS: &str = "norm_moments norm_settle norm_settle_flow norm_fold norm_forward norm_forward_moments norm_reduce norm_backward add_forward add_moments add_backward \
@@ -98,21 +61,6 @@ const KERNELS: &str = "norm_moments norm_settle norm_settle_flow norm_fold norm_
 const TENSOR_CORE_KERNELS: &str = "conv_16 conv_32 conv_64 conv_64_tall conv_128 conv_rows_16 conv_rows_32 wgrad_16 \
      wgrad_32 wgrad_64 wgrad_rows_16 wgrad_rows_32";
 const PLAIN_KERNELS: &str = "conv_plain wgrad_plain";
-
-/// Streams for the passes of some replicas, and events between them. Replicas do not depend on each other, so chains run side by
-/// side: one computes while another waits for memory.
-#[derive(Debug)]
-struct Chain {
-    main: Stream,
-    side: Stream,
-    events: Vec<Event>,
-}
-
-/// The most chains.
-const CHAINS: usize = 8;
-/// Events of a chain besides two for each layer: the end of the backward pass, the early update, the fork and join of chains, and
-/// the loss.
-const EVENTS: usize = 5;
 
 /// Replicas of one network on one GPU.
 #[derive(Debug)]
@@ -132,20 +80,20 @@ pub struct ReplicaSet {
     pub(super) chunks: Memory,
     pub(crate) first_chunk: Memory,
     pub(crate) main: Stream,
-    chains: Vec<Chain>,
-    jobs: Vec<(Job, Captured)>,
+    pub(super) chains: Vec<Chain>,
+    pub(super) jobs: Vec<(Job, Captured)>,
     pub(crate) workers: usize,
     pub(crate) controls: Vec<Controls>,
     /// Steps since the positions were set: the `slot` of the controls once the GPU has finished all enqueued work.
-    slot: usize,
+    pub(super) slot: usize,
     /// The data sets on the GPU.
     pub(crate) datasets: [Option<DeviceDataset>; 2],
     /// The learning rates of the next steps.
-    rates: Memory,
+    pub(super) rates: Memory,
     /// The weights of a round.
     pub(crate) weights: Memory,
     /// The second moments of AdamW and the numbers behind them, worker by worker, from its first step on.
-    second: Option<Memory>,
+    pub(super) second: Option<Memory>,
     /// The centre of all workers, those of the groups, and the model to evaluate.
     pub(crate) centres: [Option<Memory>; 3],
     /// The velocity of the outer optimizer of the centre of all, if it has one.
@@ -247,23 +195,7 @@ impl ReplicaSet {
         let first_chunk = Memory::holding(&context, &program.first_chunk)?;
         let rates = table(4 * HISTORY)?;
         let weights = table(4 * program.spans.len() * (workers + 1))?;
-        let chain = |index: usize| -> Result<Chain, Error> {
-            let events = 2 * program.layers.len() + EVENTS;
-            Ok(Chain {
-                main: if index == 0 { Stream::main(&context) } else { Stream::new(&context)? },
-                side: Stream::new(&context)?,
-                events: (0..events).map(|_| Event::new(&context, false)).collect::<Result<_, _>>()?,
-            })
-        };
-        // The host runs plain operations for all replicas at once. Of the large kernels of cuDNN, more than two at a time hinder
-        // each other.
-        let wide = layer_kernels.iter().any(|of| matches!(of.forward, KernelChoice::Cudnn(_)));
-        let most = match (graph.plain_operations().is_empty(), wide) {
-            (false, _) => 1,
-            (true, true) => 2,
-            (true, false) => CHAINS,
-        };
-        let chains = (0..workers.min(most)).map(chain).collect::<Result<_, _>>()?;
+        let chains = chains(&context, &program, &layer_kernels, workers)?;
         let controls =
             (0..workers).map(|worker| Controls { worker: worker as u32, ..Controls::default() }).collect();
         Ok(ReplicaSet {
@@ -318,49 +250,6 @@ impl ReplicaSet {
     /// The kernels chosen for each layer.
     pub fn choices(&self) -> &[Choice] {
         &self.choices
-    }
-
-    /// A pass of all replicas.
-    pub(crate) fn pass<'a>(&'a self, profile: Option<&'a Times>) -> Pass<'a> {
-        self.pass_of(0..self.workers, &self.chains[0], profile)
-    }
-
-    fn pass_of<'a>(
-        &'a self,
-        replicas: Range<usize>,
-        chain: &'a Chain,
-        profile: Option<&'a Times>,
-    ) -> Pass<'a> {
-        let (first, workers) = (replicas.start, replicas.len());
-        let base = self.memory.start + self.program.slab * first as u64;
-        let Chain { main, side, events } = chain;
-        Pass { set: self, first, workers, base, main, side, events, profile }
-    }
-
-    /// Enqueues work for all replicas, in as many passes as there are chains.
-    fn in_chains(
-        &self,
-        whole: &Pass<'_>,
-        work: impl Fn(&Pass<'_>) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        if self.chains.len() == 1 || whole.profile.is_some() {
-            return work(whole);
-        }
-        let [fork, join] = [2, 3].map(|event| 2 * self.program.layers.len() + event);
-        whole.main.mark(&whole.events[fork])?;
-        let each = self.workers.div_ceil(self.chains.len());
-        for (first, chain) in (0..self.workers).step_by(each).zip(&self.chains).rev() {
-            let pass = self.pass_of(first..self.workers.min(first + each), chain, None);
-            if first > 0 {
-                pass.main.wait_for(&whole.events[fork])?;
-            }
-            work(&pass)?;
-            if first > 0 {
-                pass.main.mark(&chain.events[join])?;
-            }
-        }
-        let others = (0..self.workers).step_by(each).zip(&self.chains).skip(1);
-        others.into_iter().try_for_each(|(_, chain)| whole.main.wait_for(&chain.events[join]))
     }
 
     pub(crate) fn offset(&self, worker: usize, offset: u64) -> usize {
@@ -456,7 +345,7 @@ impl ReplicaSet {
         memory.map_or(Ok(()), |memory| memory.write(4 * worker * (length + BEHIND), &vector))
     }
 
-    fn reserve_second_moments(&mut self) -> Result<(), Error> {
+    pub(super) fn reserve_second_moments(&mut self) -> Result<(), Error> {
         if self.second.is_none() {
             let stride = self.program.graph.parameters().len() + BEHIND;
             self.second = Some(Memory::new(&self.context, 4 * stride * self.workers)?);
@@ -609,177 +498,6 @@ impl ReplicaSet {
     pub fn synchronise(&self) -> Result<(), Error> {
         self.context.bind()?;
         self.context.synchronise()
-    }
-
-    /// Checks that a job stays inside what it indexes by the number of the step, for `times` runs. The kernels do not check.
-    fn check_slots(&self, job: Job, times: usize) -> Result<(), Error> {
-        let (from, noted) = match job {
-            Job::Step { from, .. } => (from, from != Source::Loaded),
-            Job::Gradient { from, noted, .. } => (from, noted),
-            Job::Forward { from, .. } => (from, false),
-            Job::Descend { .. } => return Ok(()),
-        };
-        if noted {
-            limits::steps_ahead("there is room", self.slot, times, HISTORY)?;
-        }
-        match from.split().and_then(|split| self.datasets[split as usize].as_ref()) {
-            Some(dataset) => {
-                limits::steps_ahead("batches are assigned", self.slot, times, dataset.assigned_to_all())
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// Enqueues a job. Records it as a graph the first time.
-    pub(crate) fn run(&mut self, job: Job) -> Result<(), Error> {
-        self.check_slots(job, 1)?;
-        self.context.bind()?;
-        if !self.jobs.iter().any(|(known, _)| *known == job) {
-            self.prepare(job)?;
-            let captured = self.main.capture(|| self.enqueue(&self.pass(None), job))?;
-            self.jobs.push((job, captured));
-        }
-        let found = self.jobs.iter().find(|(known, _)| *known == job);
-        found.map_or(Ok(()), |(_, captured)| self.main.replay(captured))?;
-        self.advance_slot(job);
-        Ok(())
-    }
-
-    /// Allocates what a job needs and its recording must not.
-    fn prepare(&mut self, job: Job) -> Result<(), Error> {
-        match job {
-            Job::Step { optimizer: Optimizer::AdamW(_), .. }
-            | Job::Descend { optimizer: Optimizer::AdamW(_) } => self.reserve_second_moments(),
-            _ => Ok(()),
-        }
-    }
-
-    /// The update of a step advances the GPU's count of steps.
-    fn advance_slot(&mut self, job: Job) {
-        self.slot += usize::from(matches!(job, Job::Step { .. } | Job::Descend { .. }));
-    }
-
-    /// Drops recorded graphs, because addresses they use have changed.
-    pub(crate) fn forget_jobs(&mut self) {
-        self.jobs.clear();
-    }
-
-    /// Launches the kernels of a job.
-    fn enqueue(&self, pass: &Pass<'_>, job: Job) -> Result<(), Error> {
-        let batch = self.program.batch;
-        match job {
-            Job::Step { optimizer, from } => {
-                self.fill(pass, from)?;
-                let pass_mode = PassMode { of_batch: true, track: true, dropout: true };
-                let notes = (from != Source::Loaded).then_some(self.rates.start);
-                // The parameters that are done early are updated beside the rest of the backward pass.
-                let early = match optimizer {
-                    Optimizer::Sgd(sgd) if pass.profile.is_none() => self.program.early().map(|at| (sgd, at)),
-                    _ => None,
-                };
-                self.in_chains(pass, |pass| {
-                    pass.forward(pass_mode)?;
-                    pass.loss(1.0 / batch as f32, true, notes)?;
-                    let Some((sgd, (step, chunk))) = early else { return pass.backward(pass_mode, None) };
-                    let late = chunk..self.program.chunks.len();
-                    let update = || self.update_sgd(pass, pass.side, sgd, true, (late.clone(), false));
-                    pass.backward(pass_mode, Some((step, &update)))?;
-                    self.update_sgd(pass, pass.main, sgd, true, (0..chunk, true))
-                })?;
-                if early.is_some() { Ok(()) } else { self.update(pass, optimizer, true) }
-            }
-            Job::Gradient { pass_mode, factor, from, noted } => {
-                self.fill(pass, from)?;
-                self.in_chains(pass, |pass| {
-                    pass.forward(pass_mode)?;
-                    pass.loss(factor, true, noted.then_some(self.rates.start))?;
-                    pass.backward(pass_mode, None)?;
-                    pass.collect(pass_mode)
-                })
-            }
-            Job::Descend { optimizer } => self.update(pass, optimizer, false),
-            Job::Forward { pass_mode, from } => {
-                self.fill(pass, from)?;
-                self.in_chains(pass, |pass| {
-                    pass.forward(pass_mode)?;
-                    pass.loss(1.0, false, None)
-                })
-            }
-        }
-    }
-
-    /// A step of SGD and its pulls for some chunks of the parameters, and whether they are the step's last.
-    fn update_sgd(
-        &self,
-        pass: &Pass<'_>,
-        stream: &Stream,
-        sgd: Sgd,
-        gather: bool,
-        (chunks, last): (Range<usize>, bool),
-    ) -> Result<(), Error> {
-        let Sgd { momentum, weight_decay, nesterov } = sgd;
-        let (look_ahead, direct) = if nesterov { (momentum, 1.0) } else { (1.0, 0.0) };
-        let [gather, last] = [gather, last].map(i32::from);
-        let settings = Update { momentum, weight_decay, look_ahead, direct, gather, last };
-        let offsets = &self.program.offsets;
-        let [x, velocity, gradient] =
-            [offsets.parameters, offsets.velocity, offsets.gradient].map(|offset| pass.base + offset);
-        let [outer, inner] =
-            [0, 1].map(|which| self.centres[which].as_ref().map_or(0, |memory| memory.start));
-        let (group, lead, slab) = (self.group as u32, (self.lead + pass.first) as u32, self.program.slab);
-        let length = self.program.graph.parameters().len() as u64;
-        let (spans, base) = (self.spans.start, pass.base);
-        let first = self.chunks.start + (chunks.start * size_of::<Chunk>()) as u64;
-        let arguments = arguments![
-            spans, first, base, settings, x, velocity, gradient, outer, inner, group, lead, length, base,
-            slab
-        ];
-        pass.start(stream, "update", Grid::row(chunks.len()), arguments)
-    }
-
-    /// The update and its pulls. `gather`: the gradient is still where the backward pass left it.
-    fn update(&self, pass: &Pass<'_>, optimizer: Optimizer, gather: bool) -> Result<(), Error> {
-        let AdamW { beta1, beta2, eps, weight_decay } = match optimizer {
-            Optimizer::Sgd(sgd) => {
-                let all = 0..self.program.chunks.len();
-                return self.update_sgd(pass, &self.main, sgd, gather, (all, true));
-            }
-            Optimizer::AdamW(adamw) => adamw,
-        };
-        let gather = gather.into();
-        let offsets = &self.program.offsets;
-        let [x, velocity, gradient] =
-            [offsets.parameters, offsets.velocity, offsets.gradient].map(|offset| pass.base + offset);
-        let [outer, inner] =
-            [0, 1].map(|which| self.centres[which].as_ref().map_or(0, |memory| memory.start));
-        let (group, lead, slab) = (self.group as u32, self.lead as u32, self.program.slab);
-        let length = self.program.graph.parameters().len() as u64;
-        let (spans, chunks, base) = (self.spans.start, self.chunks.start, pass.base);
-        let grid = Grid::row(self.program.chunks.len());
-        let Some(second) = self.second.as_ref().map(|memory| memory.start) else {
-            return Err(Error::device("take a step of AdamW", "it has no memory for the second moment"));
-        };
-        let settings = AdamWArgument { beta1, beta2, eps, weight_decay, gather };
-        let stride = length + BEHIND as u64;
-        let arguments = arguments![base, settings, second, length, stride, slab];
-        pass.start(&self.main, "adamw_position", Grid::row(1), arguments)?;
-        let arguments = arguments![
-            spans, chunks, base, settings, x, velocity, second, gradient, outer, inner, group, lead, length,
-            stride, base, slab
-        ];
-        pass.start(&self.main, "adamw", grid, arguments)
-    }
-
-    /// Times of the kernels of one local step, each run alone; the longest first.
-    pub fn profile(&mut self, optimizer: impl Into<Optimizer>) -> Result<Vec<KernelTime>, Error> {
-        let times = Times::default();
-        let job = Job::Step { optimizer: optimizer.into(), from: self.source() };
-        self.check_slots(job, 1)?;
-        self.context.bind()?;
-        self.prepare(job)?;
-        self.enqueue(&self.pass(Some(&times)), job)?;
-        self.advance_slot(job);
-        Ok(times.by_kernel())
     }
 }
 
