@@ -293,12 +293,12 @@ fn steps_and_rounds_are_those_of_the_cpu() {
     }
 }
 
-/// Every kernel compiles for the oldest supported architecture and for the one we measure on. Needs the compiler, no
+/// Every kernel compiles for the oldest supported architecture, for a newer one, and for the one we measure on. Needs the compiler, no
 /// GPU.
 #[test]
 #[ignore = "needs NVIDIA's compiler, which .ci/run brings: pip install nvidia-cuda-nvrtc and --include-ignored"]
 fn kernels_compile() {
-    for architecture in ["sm_80", "sm_90"] {
+    for architecture in ["sm_80", "sm_90", "sm_90a"] {
         for narrow in [false, true] {
             match compile_kernels(architecture, narrow) {
                 Ok(code) => assert!(code.starts_with(b"\x7fELF"), "{architecture}: not machine code"),

@@ -2,9 +2,10 @@
 
 use super::compile::{ConvGeometry, Layer, Program};
 use super::cudnn::{Cudnn, Direction, timed};
-use super::device::{Context, Kernels, Memory, Stream, arguments};
+use super::device::{Argument, Context, Device, Grid, Kernels, Memory, Stream, WIDE, arguments};
 use super::kernel_choice::{KernelChoice, LayerKernels, Machine, own, own_sums};
 use super::pass::{NormArgument, SumsArgument};
+use super::wide::{self, Wide};
 use crate::{Error, Precision};
 use bytemuck::Zeroable;
 use std::collections::HashMap;
@@ -20,7 +21,7 @@ pub struct Choice {
     pub direction: &'static str,
     /// The kernel.
     pub chosen: String,
-    /// Microseconds of our kernel, if it was measured.
+    /// Microseconds of our fastest kernel, if it was measured.
     pub own: Option<f64>,
     /// Microseconds of the fastest cuDNN plan, if it was measured.
     pub cudnn: Option<f64>,
@@ -86,7 +87,9 @@ impl Autotuner<'_> {
                         Direction::BackwardWeights => "backward (weights)",
                     },
                     chosen: match &kernel {
-                        KernelChoice::Own { name, .. } => (*name).to_owned(),
+                        KernelChoice::Own { name, .. } | KernelChoice::Wide(Wide { name, .. }) => {
+                            (*name).to_owned()
+                        }
                         KernelChoice::Cudnn(_) => "cudnn".to_owned(),
                     },
                     own: own.map(|seconds| seconds * 1e6),
@@ -107,7 +110,7 @@ impl Autotuner<'_> {
         Ok((layer_kernels, choices))
     }
 
-    /// Chooses one kernel. Returns it with the times of our kernel and of cuDNN.
+    /// Chooses one kernel. Returns it with the times of our fastest kernel and of cuDNN.
     #[allow(unsafe_code, reason = "plans and kernels are timed on scratch memory")]
     fn pick(
         &self,
@@ -123,20 +126,27 @@ impl Autotuner<'_> {
         // cuDNN rounds before a bias is added: classifiers, whose channels are often padded, stay exact with our kernels.
         let exact = geometry.o != geometry.op && layer.bias.is_some() && layer.norm.is_none();
         let wanted = !exact && (self.precision == Precision::Tf32 || !narrow_layer);
-        let Some(cudnn) = self.cudnn.filter(|_| wanted) else {
-            return Ok((ours, None, None));
+        let wide = self.wide(layer, direction).filter(|_| wanted);
+        let plans = match self.cudnn.filter(|_| wanted) {
+            Some(cudnn) if !self.fixed || wide.is_none() => {
+                cudnn.plans(layer, direction, self.precision == Precision::Bf16)?
+            }
+            _ => Vec::new(),
         };
-        let plans = cudnn.plans(layer, direction, self.precision == Precision::Bf16)?;
+        if wide.is_none() && plans.is_empty() {
+            return Ok((ours, None, None));
+        }
         if self.fixed {
-            let first = plans.into_iter().next();
-            return Ok((first.map_or(ours, KernelChoice::Cudnn), None, None));
+            let first = plans.into_iter().next().map(KernelChoice::Cudnn);
+            return Ok((wide.map(KernelChoice::Wide).or(first).unwrap_or(ours), None, None));
         }
         let sizes = tensors(program, layer);
-        let partial = match &ours {
-            KernelChoice::Own { grid, .. } => {
+        // Bytes of partial sums.
+        let partial = |grid: &Grid| match direction {
+            Direction::BackwardWeights => {
                 grid.blocks.0 as usize * geometry.o as usize * geometry.columns() * 4
             }
-            KernelChoice::Cudnn(_) => 0,
+            Direction::Forward | Direction::BackwardData => 0,
         };
         if scratch.is_none() {
             let most = |of: fn(&[usize; 3]) -> usize| {
@@ -152,35 +162,114 @@ impl Autotuner<'_> {
             start = (start + bytes as u64).next_multiple_of(256);
             address
         });
-        // SAFETY: the scratch memory holds the largest input, weights and output of all layers, one after the other.
-        let best = unsafe { cudnn.fastest(plans, self.stream, addresses) }?;
-        // SAFETY: as above.
-        let own_time = unsafe { self.time_own(layer, direction, &ours, addresses, stretch, partial) }?;
-        let Some(best) = best else { return Ok((ours, Some(own_time), None)) };
-        let cudnn_time = best.seconds;
         // What each costs besides: passes over a tensor, in seconds.
         let pass = |tensor: usize, times: f64| times * sizes[tensor] as f64 / BANDWIDTH;
-        let (ours_more, theirs_more) = match direction {
-            // Our kernel computes the moments for the batch norm.
-            Direction::Forward if layer.norm.is_some() => (0.0, SUMS + pass(2, 1.0)),
-            Direction::Forward => (0.0, 0.0),
-            Direction::BackwardData => {
+        let more = |kernel: &KernelChoice| match (direction, kernel) {
+            // Our kernels compute the moments for the batch norm.
+            (Direction::Forward, KernelChoice::Cudnn(_)) if layer.norm.is_some() => SUMS + pass(2, 1.0),
+            (Direction::Forward, _) => 0.0,
+            (Direction::BackwardData, _) => {
                 // cuDNN's result is added to earlier contributions by a kernel of its own.
-                let (adding, sum) =
-                    if layer.adds { (pass(0, 1.0), LAUNCH + pass(0, 3.0)) } else { (0.0, 0.0) };
-                // Our kernel also computes the backward sums of the batch norm before the layer; it reads one tensor less.
-                let (ours, theirs) = match layer.source {
-                    Some(_) => (pass(0, 1.5), SUMS + pass(0, 2.5)),
-                    None => (0.0, 0.0),
+                let adding = match kernel {
+                    _ if !layer.adds => 0.0,
+                    KernelChoice::Cudnn(_) => LAUNCH + pass(0, 3.0),
+                    _ => pass(0, 1.0),
                 };
-                (adding + ours, sum + theirs)
+                // Our kernels for narrow layers also compute the backward sums of the batch norm before the layer; then one
+                // tensor less is read.
+                let sums = match kernel {
+                    _ if layer.source.is_none() => 0.0,
+                    KernelChoice::Own { .. } => pass(0, 1.5),
+                    _ => SUMS + pass(0, 2.5),
+                };
+                adding + sums
             }
-            Direction::BackwardWeights => (partial as f64 / BANDWIDTH, 0.0),
+            (
+                Direction::BackwardWeights,
+                KernelChoice::Own { grid, .. } | KernelChoice::Wide(Wide { grid, .. }),
+            ) => partial(grid) as f64 / BANDWIDTH,
+            (Direction::BackwardWeights, KernelChoice::Cudnn(_)) => 0.0,
         };
-        let (ours_all, theirs_all) = (own_time + ours_more, cudnn_time + theirs_more);
-        let ours_wins = ours_all * ALONE <= theirs_all && self.precision == Precision::Bf16;
-        let kernel = if ours_wins { ours } else { KernelChoice::Cudnn(best) };
-        Ok((kernel, Some(own_time), Some(cudnn_time)))
+        let best = match self.cudnn {
+            // SAFETY: the scratch memory holds the largest input, weights and output of all layers, one after the other.
+            Some(cudnn) => unsafe { cudnn.fastest(plans, self.stream, addresses) }?,
+            None => None,
+        };
+        let cudnn_time = best.as_ref().map(|plan| plan.seconds);
+        let KernelChoice::Own { grid, .. } = &ours else { return Ok((ours, None, cudnn_time)) };
+        // SAFETY: as above.
+        let mut own_time =
+            unsafe { self.time_own(layer, direction, &ours, addresses, stretch, partial(grid)) }?;
+        let mut least = match (self.precision, cudnn_time) {
+            // With tf32 our kernels would be those of f32.
+            (Precision::Tf32, Some(_)) => f64::INFINITY,
+            _ => (own_time + more(&ours)) * ALONE,
+        };
+        let mut kernel = ours;
+        if let Some(wide) = wide {
+            // SAFETY: as above.
+            let seconds = unsafe { self.time_wide(&wide, direction, addresses, partial(&wide.grid)) }?;
+            let choice = KernelChoice::Wide(wide);
+            own_time = own_time.min(seconds);
+            if seconds + more(&choice) < least {
+                (least, kernel) = (seconds + more(&choice), choice);
+            }
+        }
+        if let (Some(seconds), Some(choice)) = (cudnn_time, best.map(KernelChoice::Cudnn))
+            && seconds + more(&choice) < least
+        {
+            kernel = choice;
+        }
+        Ok((kernel, Some(own_time), cudnn_time))
+    }
+
+    /// The kernel for wide layers, where the GPU has it.
+    fn wide(&self, layer: &Layer, direction: Direction) -> Option<Wide> {
+        let Device { capability, processors, shared, .. } = self.context.device;
+        if self.precision != Precision::Bf16 || capability != WIDE {
+            return None;
+        }
+        let machine = Machine { processors, replicas: self.replicas, shared };
+        match direction {
+            Direction::Forward => wide::convolution(&layer.forward, false, machine),
+            Direction::BackwardData => wide::convolution(&layer.backward, true, machine),
+            Direction::BackwardWeights => wide::weight_gradient(&layer.forward, machine),
+        }
+    }
+
+    /// The time of a kernel for wide layers in seconds, for one of the replicas that it serves.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Autotuner::time_own`].
+    #[allow(unsafe_code, reason = "a kernel accesses the addresses it is given")]
+    unsafe fn time_wide(
+        &self,
+        wide: &Wide,
+        direction: Direction,
+        [x, weight, y]: [u64; 3],
+        partial: usize,
+    ) -> Result<f64, Error> {
+        let (none, no, norm) = (0u64, 0i32, NormArgument::unused());
+        // All replicas use nearly the same memory; their results do not matter.
+        let slab = 16u64;
+        let sums = Memory::new(self.context, partial + (1 << 12))?;
+        let (sources, to) = match direction {
+            Direction::Forward => ([x, weight], y),
+            Direction::BackwardData => ([y, weight], x),
+            Direction::BackwardWeights => ([x, y], sums.start),
+        };
+        let [left, right] = wide.maps(sources, slab, self.replicas)?;
+        let time = timed(self.context, self.stream, || {
+            let arguments: &mut [Argument<'_>] = match direction {
+                Direction::BackwardWeights => arguments![left, right, to, wide.tiles, slab],
+                _ => arguments![left, right, none, to, wide.tiles, no, no, norm, slab],
+            };
+            // SAFETY: the arguments are those of `conv_wide_*` or `wgrad_wide_*`. The addresses are the caller's promise; 16 bytes
+            // more for each replica stay inside the scratch memory. `timed` waits for the kernel.
+            unsafe { self.stream.launch(self.kernels, wide.name, wide.grid, self.replicas, arguments) }
+        })?;
+        Ok(time / self.replicas as f64)
     }
 
     /// The time of our kernel in seconds.

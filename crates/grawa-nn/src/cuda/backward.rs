@@ -181,6 +181,11 @@ impl Pass<'_> {
                 let (geometry, stretch) = (layer.forward, kernels.stretch as i32);
                 self.start(side, name, *grid, arguments![geometry, x, flow, partial, stretch, slab])?;
             }
+            KernelChoice::Wide(wide) => {
+                let [input, gradient] = wide.maps([x, flow], slab, self.workers)?;
+                let arguments = arguments![input, gradient, partial, wide.tiles, slab];
+                self.start(side, wide.name, wide.grid, arguments)?;
+            }
             KernelChoice::Cudnn(plan) => {
                 self.cudnn(side, plan, offsets.side_workspace, [x, partial, flow])?
             }
@@ -214,6 +219,12 @@ impl Pass<'_> {
                 let arguments =
                     arguments![geometry, flow, flipped, 0u64, dx, add, kind, norm, sums, *rows, slab];
                 self.start(self.main, name, *grid, arguments)
+            }
+            KernelChoice::Wide(wide) => {
+                let maps = wide.maps([flow, self.address(span.working)], slab, self.workers)?;
+                let norm = NormArgument::unused();
+                let arguments = arguments![maps[0], maps[1], 0u64, dx, wide.tiles, add, 0i32, norm, slab];
+                self.start(self.main, wide.name, wide.grid, arguments)
             }
             KernelChoice::Cudnn(plan) => {
                 let to = if add == 0 { dx } else { self.address(offsets.arriving) };

@@ -7,6 +7,7 @@ use super::kernel_cache::{self, kernel_cache};
 use super::kernel_file::Origin;
 use super::library::{self, Name};
 use super::limits;
+use super::wide::products;
 use crate::{Error, Precision};
 use bytemuck::Pod;
 use cudarc::driver::{result, sys};
@@ -76,6 +77,9 @@ pub struct Device {
     clock: f64,
     handle: sys::CUdevice,
 }
+
+/// The compute capability that has the kernels of `wide.cu`.
+pub(crate) const WIDE: (i32, i32) = (9, 0);
 
 impl Device {
     /// Floating-point operations per second of matrix products, at most.
@@ -323,6 +327,8 @@ pub(crate) fn source() -> String {
         ("conv", include_str!("kernels/conv.cu")),
         ("wgrad", include_str!("kernels/wgrad.cu")),
         ("narrow", include_str!("kernels/narrow.cu")),
+        ("products", &products()),
+        ("wide", include_str!("kernels/wide.cu")),
         ("plain", include_str!("kernels/plain.cu")),
         ("norm", include_str!("kernels/norm.cu")),
         ("simple", include_str!("kernels/simple.cu")),
@@ -426,7 +432,9 @@ impl Kernels {
             let why = format!("its compute capability is {major}.{minor}; 8.0 or newer is needed");
             return Err(Error::device(format!("use {}", context.device.name), why));
         }
-        let (code, warning) = code(&format!("sm_{major}{minor}"), narrow)?;
+        // The kernels of `wide.cu` need instructions that only Hopper has.
+        let only = if (major, minor) == WIDE { "a" } else { "" };
+        let (code, warning) = code(&format!("sm_{major}{minor}{only}"), narrow)?;
         context.bind()?;
         let module =
             // SAFETY: the image is machine code that was compiled for this GPU.

@@ -121,20 +121,22 @@ impl Pass<'_> {
         let (layer, slab) = (&self.program.layers[index], self.program.slab);
         let weight = self.address(self.program.spans[layer.weight.0].working);
         let bias = layer.bias.map_or(0, |bias| self.parameter(bias));
+        let reader = layer.norm.map(|norm| &self.program.norms[norm]);
+        let reader = reader.filter(|norm| norm.by_layer.is_some() && pass_mode.of_batch);
+        let norm = reader.map_or_else(NormArgument::unused, |norm| self.norm(norm, pass_mode.track));
+        let moments = i32::from(reader.is_some());
         match &self.layer_kernels[index].forward {
             KernelChoice::Own { name, grid, rows } => {
-                let norms = &self.program.norms;
-                let reader = layer.norm.map(|norm| &norms[norm]);
-                let reader = reader.filter(|norm| norm.by_layer.is_some() && pass_mode.of_batch);
-                let norm = match (reader, norms.first()) {
-                    (Some(norm), _) | (None, Some(norm)) => self.norm(norm, pass_mode.track),
-                    (None, None) => NormArgument::unused(),
-                };
-                let (moments, geometry) = (i32::from(reader.is_some()), layer.forward);
+                let geometry = layer.forward;
                 let none = SumsArgument::zeroed();
                 let arguments =
                     arguments![geometry, x, weight, bias, y, 0i32, moments, norm, none, *rows, slab];
                 self.start(self.main, name, *grid, arguments)
+            }
+            KernelChoice::Wide(wide) => {
+                let [source, weights] = wide.maps([x, weight], slab, self.workers)?;
+                let arguments = arguments![source, weights, bias, y, wide.tiles, 0i32, moments, norm, slab];
+                self.start(self.main, wide.name, wide.grid, arguments)
             }
             KernelChoice::Cudnn(plan) => {
                 self.cudnn(self.main, plan, self.program.offsets.workspace, [x, weight, y])?;

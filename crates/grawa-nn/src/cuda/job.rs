@@ -64,15 +64,15 @@ const CHAINS: usize = 8;
 /// the loss.
 const EVENTS: usize = 5;
 
-/// The chains of a replica set. The host runs plain operations for all replicas at once; of the large kernels of cuDNN, more than
-/// two at a time hinder each other.
+/// The chains of a replica set. The host runs plain operations for all replicas at once; of kernels for wide layers, more than two
+/// at a time hinder each other.
 pub(super) fn chains(
     context: &Arc<Context>,
     program: &Program,
     layer_kernels: &[LayerKernels],
     workers: usize,
 ) -> Result<Vec<Chain>, Error> {
-    let wide = layer_kernels.iter().any(|of| matches!(of.forward, KernelChoice::Cudnn(_)));
+    let wide = layer_kernels.iter().any(|of| !matches!(of.forward, KernelChoice::Own { .. }));
     let most = match (program.graph.plain_operations().is_empty(), wide) {
         (false, _) => 1,
         (true, true) => 2,

@@ -6,12 +6,15 @@
 use super::compile::{ConvGeometry, Layer, WorkspaceNeeds};
 use super::cudnn;
 use super::device::Grid;
+use super::wide::Wide;
 
 /// A kernel for a layer.
 #[derive(Clone, Debug)]
 pub(crate) enum KernelChoice {
     /// One of our kernels, with its grid, and the rows of an image that a tile has, if it divides images into rows.
     Own { name: &'static str, grid: Grid, rows: i32 },
+    /// One of our kernels for wide layers.
+    Wide(Wide),
     /// A cuDNN plan.
     Cudnn(cudnn::Plan),
 }
@@ -29,21 +32,27 @@ pub(crate) struct LayerKernels {
 impl LayerKernels {
     pub(crate) fn needs(&self) -> WorkspaceNeeds {
         let room = |kernel: &KernelChoice| match kernel {
-            KernelChoice::Own { .. } => 0,
+            KernelChoice::Own { .. } | KernelChoice::Wide(_) => 0,
             KernelChoice::Cudnn(plan) => plan.workspace,
         };
         let rows = |kernel: &KernelChoice| match kernel {
             KernelChoice::Own { name: "conv_plain", .. } | KernelChoice::Cudnn(_) => None,
-            KernelChoice::Own { grid, .. } => Some(grid.blocks.0 as usize),
+            KernelChoice::Own { grid, .. } | KernelChoice::Wide(Wide { grid, .. }) => {
+                Some(grid.blocks.0 as usize)
+            }
         };
         WorkspaceNeeds {
             splits: match &self.backward_weights {
-                KernelChoice::Own { grid, .. } => grid.blocks.0 as usize,
+                KernelChoice::Own { grid, .. } | KernelChoice::Wide(Wide { grid, .. }) => {
+                    grid.blocks.0 as usize
+                }
                 KernelChoice::Cudnn(_) => 0,
             },
             flipped: matches!(self.backward_data, KernelChoice::Own { .. }),
             rows: rows(&self.forward),
-            backward_rows: rows(&self.backward_data),
+            // Of a wide layer's gradient nothing is summed: it would be read for that while nothing is multiplied.
+            backward_rows: rows(&self.backward_data)
+                .filter(|_| matches!(self.backward_data, KernelChoice::Own { .. })),
             workspace: room(&self.forward).max(room(&self.backward_data)),
             side_workspace: room(&self.backward_weights),
         }

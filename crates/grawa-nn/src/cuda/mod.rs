@@ -33,6 +33,7 @@ mod round;
 #[cfg(test)]
 mod rounded;
 mod tangent;
+mod wide;
 
 pub use autotune::Choice;
 pub use backend::Cuda;

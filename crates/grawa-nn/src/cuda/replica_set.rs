@@ -7,7 +7,7 @@ use super::autotune::{Autotuner, Choice};
 use super::compile::{HISTORY, Program};
 use super::cudnn::Cudnn;
 use super::data::{DeviceDataset, Source, Split};
-use super::device::{Captured, Context, Device, Grid, Kernels, Memory, Stream, arguments};
+use super::device::{Captured, Context, Device, Grid, Kernels, Memory, Stream, WIDE, arguments};
 use super::host_step::HostSteps;
 use super::job::{Chain, Job, chains};
 use super::kernel_choice::LayerKernels;
@@ -54,12 +54,14 @@ pub(crate) struct Controls {
 /// Numbers of AdamW behind a worker's second moment, the first of which is its number of steps; see `adamw.cu`.
 pub(super) const BEHIND: usize = 3;
 
-/// Kernels of every precision, of bf16 alone and of f32 alone. They are loaded before a graph is recorded.
+/// Kernels of every precision, of bf16 alone, of bf16 on Hopper, and of f32 alone. They are loaded before a graph is recorded.
 const KERNELS: &str = "norm_moments norm_settle norm_settle_flow norm_fold norm_forward norm_forward_moments norm_reduce norm_backward add_forward add_moments add_backward \
      add_bias pool_forward pool_backward pool_backward_tiles global_forward global_backward move_one move_eight dropout loss loss_sum \
      channel_sums intake augment pack_all_weights collect update adamw_position adamw squares norms mix device_sum device_pull ascend pause";
 const TENSOR_CORE_KERNELS: &str = "conv_16 conv_32 conv_64 conv_64_tall conv_128 conv_rows_16 conv_rows_32 wgrad_16 \
      wgrad_32 wgrad_64 wgrad_rows_16 wgrad_rows_32";
+const WIDE_KERNELS: &str = "conv_wide_64 conv_wide_128 conv_wide_160 conv_wide_data_64 conv_wide_data_128 conv_wide_data_160 \
+     wgrad_wide_64 wgrad_wide_128 wgrad_wide_160 wgrad_wide_160_32";
 const PLAIN_KERNELS: &str = "conv_plain wgrad_plain";
 
 /// Replicas of one network on one GPU.
@@ -156,6 +158,9 @@ impl ReplicaSet {
         let kernels = Kernels::new(&context, narrow)?;
         kernels.load(KERNELS)?;
         kernels.load(if narrow { TENSOR_CORE_KERNELS } else { PLAIN_KERNELS })?;
+        if narrow && device.capability == WIDE {
+            kernels.load(WIDE_KERNELS)?;
+        }
         let cudnn = match precision {
             Precision::F32 => None,
             Precision::Tf32 => Some(Cudnn::open(&context)?),

@@ -30,6 +30,8 @@ pub(crate) fn all_networks() -> Vec<(&'static str, Graph)> {
         ("densenet joined", joined),
         ("rows", rows().unwrap()),
         ("columns", columns().unwrap()),
+        ("broad", broad().unwrap()),
+        ("uneven", uneven().unwrap()),
         ("everything", everything(false)),
         ("plain operations", plain),
     ];
@@ -65,6 +67,48 @@ fn columns() -> Result<Graph, Error> {
     let y = net.relu(y);
     let y = net.global_average(y);
     let y = net.linear(y, "e", 4)?;
+    net.finish(y)
+}
+
+/// Convolutions between so many channels that a GPU has kernels of their own for them: tiles of 64, 128 and 160 channels, a
+/// shortcut, a bias, stride 2, and all pixels at once.
+fn broad() -> Result<Graph, Error> {
+    let mut net = Builder::new("broad", Shape::image(3, 8));
+    let mut x = net.input();
+    for (name, conv) in [
+        ("a", Conv::same(64)),
+        ("b", Conv::same(64).biased()),
+        ("c", Conv::same(128)),
+        ("d", Conv::same(160)),
+        ("e", Conv::point(160)),
+    ] {
+        x = net.conv(x, name, conv)?;
+        x = net.batch_norm(x, &format!("{name}n"))?;
+        x = net.relu(x);
+    }
+    let y = net.conv(x, "f", Conv::same(160))?;
+    let y = net.batch_norm(y, "fn")?;
+    let y = net.add(x, y)?;
+    let y = net.relu(y);
+    let y = net.conv(y, "g", Conv { out: 72, kernel: 3, stride: 2, pad: 1, bias: true })?;
+    let y = net.global_average(y);
+    let y = net.linear(y, "h", 4)?;
+    net.finish(y)
+}
+
+/// The same with images that do not divide into equal tiles, channels that do not fill a tile, and a larger window.
+fn uneven() -> Result<Graph, Error> {
+    let mut net = Builder::new("uneven", Shape::image(3, 23));
+    let x = net.input();
+    let x = net.conv(x, "a", Conv::same(43))?;
+    let y = net.batch_norm(x, "b")?;
+    let y = net.conv(y, "c", Conv { out: 40, kernel: 5, stride: 1, pad: 1, bias: false })?;
+    let y = net.relu(y);
+    let y = net.conv(y, "d", Conv { out: 34, kernel: 1, stride: 2, pad: 0, bias: false })?;
+    let y = net.batch_norm(y, "e")?;
+    let y = net.conv(y, "f", Conv::point(168))?;
+    let y = net.global_average(y);
+    let y = net.linear(y, "g", 4)?;
     net.finish(y)
 }
 

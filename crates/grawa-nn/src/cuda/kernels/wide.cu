@@ -1,0 +1,320 @@
+// Convolutions between many channels on Hopper GPUs. One warp copies boxes of the tensors to a ring of stages in shared memory, by
+// the tensor memory accelerator; two groups of four warps multiply what has arrived (`wgmma`). What lies outside an image, or
+// beyond the last channel, arrives as zero.
+
+// How a tensor is divided into boxes; made by `cuTensorMapEncodeTiled`. The last of five coordinates is the replica.
+struct __align__(64) TensorMap { u64 words[16]; };
+
+// The pixels of the target in tiles, which have several whole images or some rows of one.
+struct WideTiles {
+    int tiles, pixels;            // of a replica; of a tile
+    int images, height;           // whole images of a tile, or 1; its rows of an image
+    int per_image, image_pixels;  // tiles and pixels of an image
+    int all, pitch, channels;     // of the target: pixels of all images
+    int kh, kw, mul, off_y, off_x;
+    int chunks;                   // of the source's channels
+};
+
+#if BF16 && defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// Barriers in shared memory. A phase of one ends when all have arrived and all bytes that were announced are there.
+__device__ __forceinline__ void barrier_init(u32 at, int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(arrivals));
+}
+__device__ __forceinline__ void arrive(u32 at) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory"); }
+__device__ __forceinline__ void arrive_announcing(u32 at, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void await(u32 at, u32 parity) {
+    asm volatile("{\n.reg .pred done;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@done bra DONE;\nbra AGAIN;\nDONE:\n}" ::"r"(at), "r"(parity) : "memory");
+}
+
+// Copies a box to shared memory; the barrier counts its bytes.
+__device__ __forceinline__ void copy_box(u32 to, const TensorMap* map, u32 barrier, int c0, int c1, int c2, int c3) {
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, %7}], [%2];"
+                 ::"r"(to), "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(blockIdx.z) : "memory");
+}
+
+// A ring of stages: the number of the next stage, and how often the ring was passed, modulo two.
+template <int STAGES> struct Ring {
+    u32 barriers;
+    int stage = 0;
+    u32 parity = 0;
+    __device__ __forceinline__ u32 full() const { return barriers + stage * 16; }
+    __device__ __forceinline__ u32 empty(int stage) const { return barriers + stage * 16 + 8; }
+    __device__ __forceinline__ void next() {
+        if (++stage == STAGES) { stage = 0; parity ^= 1; }
+    }
+    // Called by all threads of the block.
+    __device__ __forceinline__ void init() {
+        if (threadIdx.x == 0) {
+            for (int i = 0; i < STAGES; i++) {
+                barrier_init(barriers + i * 16, 1);
+                barrier_init(empty(i), 2);
+            }
+            asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        }
+        __syncthreads();
+    }
+};
+
+// The rest of the block gives registers to the warps that multiply.
+__device__ __forceinline__ void few_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 40;"); }
+__device__ __forceinline__ void many_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 232;"); }
+
+// Describes a matrix in shared memory to the tensor cores: rows of BYTES bytes, swizzled as the copies leave them. Groups of
+// eight rows are `stride` bytes apart; further columns, if the rows do not hold all, `leading` bytes.
+template <int BYTES> __device__ __forceinline__ u64 matrix(u32 at, u32 leading, u32 stride) {
+    return (u64)((at & 0x3ffff) >> 4) | (u64)(leading >> 4) << 16 | (u64)(stride >> 4) << 32 | (u64)(BYTES == 128 ? 1 : 2) << 62;
+}
+
+__device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int N> __device__ __forceinline__ void await_products() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
+// The compiler must not read the sums before the tensor cores have written them.
+template <int N> __device__ __forceinline__ void hold(float (&sums)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) asm volatile("" : "+f"(sums[i])::"memory");
+}
+
+// Multiplies what arrives in `steps` stages, and frees each stage when the products of the next are under way. A group of warps
+// has two blocks of 64 rows. `multiply(base of a stage, whether it is the first)` begins the products.
+template <int STAGES, int STAGE, int N, class Multiply>
+__device__ __forceinline__ void multiply_all(Ring<STAGES>& ring, u32 base, int steps, float (&sums)[2][N], Multiply multiply) {
+    int before = -1;
+    for (int step = 0; step < steps; step++) {
+        await(ring.full(), ring.parity);
+        begin_products();
+        multiply(base + ring.stage * STAGE, step == 0);
+        end_products();
+        if (before >= 0) {
+            await_products<1>();
+            if (threadIdx.x % 128 == 0) arrive(ring.empty(before));
+        }
+        before = ring.stage;
+        ring.next();
+    }
+    await_products<0>();
+    hold(sums[0]);
+    hold(sums[1]);
+    if (before >= 0 && threadIdx.x % 128 == 0) arrive(ring.empty(before));
+}
+
+// 256 pixels × BN channels for a tile, KC channels of a tap at a time. DATA: the gradient of the input, whose weights are stored
+// for the forward pass; they arrive in blocks of NB channels. A block of threads takes every gridDim.x-th tile.
+template <int BN, int KC, int NB, int STAGES, bool DATA>
+__device__ __forceinline__ void conv_wide(const TensorMap* source, const TensorMap* weights, const float* bias, u16* y, const WideTiles& g,
+                                          int add, int moments, const Norm& norm) {
+    constexpr int A = 256 * KC * 2, B = BN * KC * 2, STAGE = A + B;
+    // Results pass through shared memory in slices of channels, so that stores are contiguous: sixteen rows of each warp.
+    constexpr int SLICE = BN % 40 == 0 ? 40 : 32, OUT = SLICE + 4, GROUPS = SLICE / 8, ROWS = 32 / GROUPS;
+    extern __shared__ __align__(1024) u16 memory[];
+    const u32 base = (shared_address(memory) + 1023) & ~1023u;
+    float* const slices = (float*)((char*)memory + (base - shared_address(memory)) + STAGES * STAGE);
+    float* const totals = slices + 8 * 16 * OUT;
+    Ring<STAGES> ring = {shared_address(totals + 8 * 2 * BN)};
+    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, column = blockIdx.y * BN;
+    ring.init();
+    if (warp >= 8) {
+        few_registers();
+        if (threadIdx.x != 256) return;
+        for (int tile = blockIdx.x; tile < g.tiles; tile += gridDim.x) {
+            const int image = g.images > 1 ? tile * g.images : tile / g.per_image;
+            const int top = g.images > 1 ? 0 : (tile - image * g.per_image) * g.height;
+            for (int r = 0; r < g.kh; r++)
+                for (int s = 0; s < g.kw; s++)
+                    for (int chunk = 0; chunk < g.chunks; chunk++) {
+                        await(ring.empty(ring.stage), ring.parity ^ 1);
+                        const u32 to = base + ring.stage * STAGE;
+                        arrive_announcing(ring.full(), g.pixels * KC * 2 + B);
+                        copy_box(to, source, ring.full(), chunk * KC, s - g.off_x, top * g.mul + r - g.off_y, image);
+                        if (DATA)
+                            copy_box(to + A, weights, ring.full(), 0, chunk * KC, (g.kh - 1 - r) * g.kw + g.kw - 1 - s, column / NB);
+                        else
+                            copy_box(to + A, weights, ring.full(), chunk * KC, r * g.kw + s, column, 0);
+                        ring.next();
+                    }
+        }
+        return;
+    }
+    many_registers();
+    const int group = warp >> 2, steps = g.kh * g.kw * g.chunks;
+    float* const slice = slices + warp * 16 * OUT;
+    float* const total = totals + warp * 2 * BN;
+    for (int i = lane; i < 2 * BN; i += 32) total[i] = 0.0f;
+    float sums[2][BN / 2];
+    for (int tile = blockIdx.x; tile < g.tiles; tile += gridDim.x) {
+        multiply_all<STAGES, STAGE>(ring, base, steps, sums, [&](u32 at, bool first) {
+            const u32 a = at + group * 128 * KC * 2, b = at + A;
+#pragma unroll
+            for (int k = 0; k < KC / 16; k++) {
+                const u64 right = DATA ? matrix<NB * 2>(b + k * 16 * NB * 2, KC * NB * 2, 8 * NB * 2) : matrix<KC * 2>(b + k * 32, 16, 8 * KC * 2);
+#pragma unroll
+                for (int m = 0; m < 2; m++)
+                    product<0, DATA>(sums[m], matrix<KC * 2>(a + m * 64 * KC * 2 + k * 32, 16, 8 * KC * 2), right, !first || k > 0);
+            }
+        });
+        const int image = g.images > 1 ? tile * g.images : tile / g.per_image;
+        const int first = g.images > 1 ? tile * g.pixels : image * g.image_pixels + (tile - image * g.per_image) * g.pixels;
+        const int last = g.images > 1 ? g.all : min(g.all, (image + 1) * g.image_pixels);
+#pragma unroll
+        for (int part = 0; part < BN / SLICE; part++) {
+            const int row0 = lane / GROUPS, c = lane % GROUPS * 8, channel = column + part * SLICE + c;
+            const bool there = row0 < ROWS && channel < g.pitch;
+            float shift[8] = {};
+            if (bias && there)
+#pragma unroll
+                for (int i = 0; i < 8; i++)
+                    if (channel + i < g.channels) shift[i] = bias[channel + i];
+            Eight eight;
+#pragma unroll
+            for (int m = 0; m < 2; m++) {
+                __syncwarp();
+#pragma unroll
+                for (int j = 0; j < GROUPS; j++) {
+                    const int at = part * SLICE / 2 + 4 * j;
+                    float* low = slice + lane / 4 * OUT + j * 8 + lane % 4 * 2;
+                    *(float2*)low = make_float2(sums[m][at], sums[m][at + 1]);
+                    *(float2*)(low + 8 * OUT) = make_float2(sums[m][at + 2], sums[m][at + 3]);
+                }
+                __syncwarp();
+                if (there)
+#pragma unroll
+                    for (int row = row0; row < 16; row += ROWS) {
+                        const int in_tile = group * 128 + m * 64 + warp % 4 * 16 + row, pixel = first + in_tile;
+                        if (in_tile >= g.pixels || pixel >= last) break;
+                        float v[8];
+                        *(float4*)v = *(const float4*)(slice + row * OUT + c);
+                        *(float4*)(v + 4) = *(const float4*)(slice + row * OUT + c + 4);
+#pragma unroll
+                        for (int i = 0; i < 8; i++) v[i] += shift[i];
+                        flow8(y + (u64)pixel * g.pitch + channel, v, add);
+                        if (!moments) continue;
+#pragma unroll
+                        for (int i = 0; i < 8; i++) {
+                            v[i] = rounded(v[i], y);
+                            eight.first[i] += v[i];
+                            eight.second[i] += v[i] * v[i];
+                        }
+                    }
+            }
+            if (!moments) continue;
+            // The rows of the lanes, in a fixed order.
+            __syncwarp();
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                slice[lane * 17 + i] = eight.first[i];
+                slice[lane * 17 + 8 + i] = eight.second[i];
+            }
+            __syncwarp();
+            for (int i = lane; i < 2 * SLICE; i += 32) {
+                const int second = i >= SLICE, at = i - second * SLICE;
+                float sum = 0.0f;
+#pragma unroll
+                for (int row = 0; row < ROWS; row++) sum += slice[(row * GROUPS + at / 8) * 17 + second * 8 + at % 8];
+                total[second * BN + part * SLICE + at] += sum;
+            }
+        }
+    }
+    if (!moments) return;
+    asm volatile("bar.sync 1, 256;" ::: "memory");
+    Sum* row = norm.partial + (u64)blockIdx.x * 2 * norm.pitch + column;
+    for (int at = threadIdx.x; at < 2 * BN; at += 256) {
+        const int second = at >= BN, c = at - second * BN;
+        if (column + c >= norm.pitch) continue;
+        float sum = 0.0f;
+        for (int i = 0; i < 8; i++) sum += totals[i * 2 * BN + at];
+        row[second * norm.pitch + c] = sum;
+    }
+}
+
+#define CONV_WIDE(NAME, BN, KC, NB, STAGES, DATA)                                                                      \
+    extern "C" __global__ void __launch_bounds__(384, 1)                                                               \
+        NAME(const __grid_constant__ TensorMap source, const __grid_constant__ TensorMap weights, const float* bias, u16* y,            \
+             WideTiles tiles, int add, int moments, Norm norm, u64 slab) {                                             \
+        await_previous();                                                                                              \
+        conv_wide<BN, KC, NB, STAGES, DATA>(&source, &weights, mine(bias, slab), mine(y, slab), tiles, add, moments, mine(norm, slab)); \
+    }
+
+CONV_WIDE(conv_wide_64, 64, 64, 64, 5, false)
+CONV_WIDE(conv_wide_128, 128, 64, 64, 4, false)
+CONV_WIDE(conv_wide_160, 160, 32, 32, 7, false)
+CONV_WIDE(conv_wide_data_64, 64, 64, 64, 5, true)
+CONV_WIDE(conv_wide_data_128, 128, 64, 64, 4, true)
+CONV_WIDE(conv_wide_data_160, 160, 32, 32, 7, true)
+
+// The weight gradient: 256 rows × BN filters for a tile, 64 pixels at a time. Rows arrive in blocks of WB channels of a tap, the
+// gradient in blocks of NB channels. A block of threads takes a range of the pixels and leaves partial sums, which `collect` adds in
+// order. Four warps share the copies, because one alone is too slow.
+template <int BN, int WB, int NB, int STAGES>
+__device__ __forceinline__ void wgrad_wide(const TensorMap* x, const TensorMap* dy, float* partial, const WideTiles& g) {
+    constexpr int BLOCK = 64 * WB * 2, BLOCKS = 256 / WB, A = BLOCKS * BLOCK, STAGE = A + BN * 64 * 2;
+    extern __shared__ __align__(1024) u16 memory[];
+    const u32 base = (shared_address(memory) + 1023) & ~1023u;
+    Ring<STAGES> ring = {base + STAGES * STAGE};
+    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    const int blocks = g.kh * g.kw * g.chunks, columns = blocks * WB;
+    const int tiles = (blocks + BLOCKS - 1) / BLOCKS, first = blockIdx.y % tiles * BLOCKS, column = blockIdx.y / tiles * BN;
+    const int begin = (int)((u64)g.tiles * blockIdx.x / gridDim.x), end = (int)((u64)g.tiles * (blockIdx.x + 1) / gridDim.x);
+    ring.init();
+    if (warp >= 8) {
+        few_registers();
+        if (lane != 0) return;
+        for (int tile = begin; tile < end; tile++) {
+            const int image = g.images > 1 ? tile * g.images : tile / g.per_image;
+            const int top = g.images > 1 ? 0 : (tile - image * g.per_image) * g.height;
+            await(ring.empty(ring.stage), ring.parity ^ 1);
+            const u32 to = base + ring.stage * STAGE;
+            if (warp == 8) {
+                arrive_announcing(ring.full(), STAGE);
+                copy_box(to + A, dy, ring.full(), 0, tile * 64, column / NB, 0);
+            }
+#pragma unroll
+            for (int i = 0; i < BLOCKS; i++) {
+                if (i % 4 != warp - 8) continue;
+                const int block = first + i, tap = block / g.chunks, r = tap / g.kw, s = tap - r * g.kw;
+                // Blocks after the last are beyond the last channel.
+                const int c = (block < blocks ? block - tap * g.chunks : g.chunks) * WB;
+                copy_box(to + i * BLOCK, x, ring.full(), c, s - g.off_x, top * g.mul + r - g.off_y, image);
+            }
+            ring.next();
+        }
+        return;
+    }
+    many_registers();
+    const int group = warp >> 2;
+    float sums[2][BN / 2];
+    multiply_all<STAGES, STAGE>(ring, base, end - begin, sums, [&](u32 at, bool start) {
+        const u32 a = at + group * (A / 2), b = at + A;
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+#pragma unroll
+            for (int m = 0; m < 2; m++)
+                product<1, 1>(sums[m], matrix<WB * 2>(a + m * 64 * 64 * 2 + k * 16 * WB * 2, BLOCK, 8 * WB * 2),
+                              matrix<NB * 2>(b + k * 16 * NB * 2, 64 * NB * 2, 8 * NB * 2), !start || k > 0);
+    });
+    partial += (u64)blockIdx.x * g.channels * columns;
+#pragma unroll
+    for (int m = 0; m < 2; m++)
+#pragma unroll
+        for (int i = 0; i < BN / 2; i++) {
+            const int row = first * WB + group * 128 + m * 64 + warp % 4 * 16 + lane / 4 + (i >> 1 & 1) * 8;
+            const int c = column + i / 4 * 8 + lane % 4 * 2 + (i & 1);
+            if (row < columns && c < g.channels) partial[(u64)c * columns + row] = sums[m][i];
+        }
+}
+
+#define WGRAD_WIDE(NAME, BN, WB, NB, STAGES)                                                                           \
+    extern "C" __global__ void __launch_bounds__(384, 1)                                                               \
+        NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap dy, float* partial, WideTiles tiles, u64 slab) { \
+        await_previous();                                                                                              \
+        wgrad_wide<BN, WB, NB, STAGES>(&x, &dy, mine(partial, slab), tiles);                                            \
+    }
+
+WGRAD_WIDE(wgrad_wide_64, 64, 64, 64, 5)
+WGRAD_WIDE(wgrad_wide_128, 128, 64, 64, 4)
+WGRAD_WIDE(wgrad_wide_160, 160, 64, 32, 4)
+WGRAD_WIDE(wgrad_wide_160_32, 160, 32, 32, 4)
+
+#endif
