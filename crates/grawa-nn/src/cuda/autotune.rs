@@ -141,12 +141,11 @@ impl Autotuner<'_> {
             return Ok((wide.map(KernelChoice::Wide).or(first).unwrap_or(ours), None, None));
         }
         let sizes = tensors(program, layer);
-        // Bytes of partial sums.
-        let partial = |grid: &Grid| match direction {
-            Direction::BackwardWeights => {
-                grid.blocks.0 as usize * geometry.o as usize * geometry.columns() * 4
-            }
-            Direction::Forward | Direction::BackwardData => 0,
+        // Bytes of partial weight gradients, or at most of the sums for a batch norm.
+        let (columns, pitch) = (geometry.columns(), geometry.op.max(geometry.cp) as usize);
+        let sums = |grid: &Grid| match direction {
+            Direction::BackwardWeights => grid.blocks.0 as usize * geometry.o as usize * columns * 4,
+            Direction::Forward | Direction::BackwardData => grid.blocks.0 as usize * 2 * pitch * 4,
         };
         if scratch.is_none() {
             let most = |of: fn(&[usize; 3]) -> usize| {
@@ -171,23 +170,24 @@ impl Autotuner<'_> {
             (Direction::BackwardData, _) => {
                 // cuDNN's result is added to earlier contributions by a kernel of its own.
                 let adding = match kernel {
-                    _ if !layer.adds => 0.0,
-                    KernelChoice::Cudnn(_) => LAUNCH + pass(0, 3.0),
-                    _ => pass(0, 1.0),
+                    KernelChoice::Cudnn(_) if layer.adds => LAUNCH + pass(0, 3.0),
+                    KernelChoice::Own { .. } if layer.adds => pass(0, 1.0),
+                    // A kernel for wide layers was measured adding.
+                    _ => 0.0,
                 };
                 // Our kernels for narrow layers also compute the backward sums of the batch norm before the layer; then one
                 // tensor less is read.
-                let sums = match kernel {
+                let summing = match kernel {
                     _ if layer.source.is_none() => 0.0,
                     KernelChoice::Own { .. } => pass(0, 1.5),
                     _ => SUMS + pass(0, 2.5),
                 };
-                adding + sums
+                adding + summing
             }
             (
                 Direction::BackwardWeights,
                 KernelChoice::Own { grid, .. } | KernelChoice::Wide(Wide { grid, .. }),
-            ) => partial(grid) as f64 / BANDWIDTH,
+            ) => sums(grid) as f64 / BANDWIDTH,
             (Direction::BackwardWeights, KernelChoice::Cudnn(_)) => 0.0,
         };
         let best = match self.cudnn {
@@ -199,7 +199,7 @@ impl Autotuner<'_> {
         let KernelChoice::Own { grid, .. } = &ours else { return Ok((ours, None, cudnn_time)) };
         // SAFETY: as above.
         let mut own_time =
-            unsafe { self.time_own(layer, direction, &ours, addresses, stretch, partial(grid)) }?;
+            unsafe { self.time_own(layer, direction, &ours, addresses, stretch, sums(grid)) }?;
         let mut least = match (self.precision, cudnn_time) {
             // With tf32 our kernels would be those of f32.
             (Precision::Tf32, Some(_)) => f64::INFINITY,
@@ -208,7 +208,7 @@ impl Autotuner<'_> {
         let mut kernel = ours;
         if let Some(wide) = wide {
             // SAFETY: as above.
-            let seconds = unsafe { self.time_wide(&wide, direction, addresses, partial(&wide.grid)) }?;
+            let seconds = unsafe { self.time_wide(layer, &wide, direction, addresses, sums(&wide.grid)) }?;
             let choice = KernelChoice::Wide(wide);
             own_time = own_time.min(seconds);
             if seconds + more(&choice) < least {
@@ -237,36 +237,40 @@ impl Autotuner<'_> {
         }
     }
 
-    /// The time of a kernel for wide layers in seconds, for one of the replicas that it serves.
+    /// The time of a kernel for wide layers in seconds, with what it does besides, for one of the replicas that it serves.
     ///
     /// # Safety
     ///
-    /// As for [`Autotuner::time_own`].
+    /// As for [`Autotuner::time_own`], but `sums` is how many bytes of sums the kernel leaves.
     #[allow(unsafe_code, reason = "a kernel accesses the addresses it is given")]
     unsafe fn time_wide(
         &self,
+        layer: &Layer,
         wide: &Wide,
         direction: Direction,
         [x, weight, y]: [u64; 3],
-        partial: usize,
+        sums: usize,
     ) -> Result<f64, Error> {
-        let (none, no, norm) = (0u64, 0i32, NormArgument::unused());
         // All replicas use nearly the same memory; their results do not matter.
-        let slab = 16u64;
-        let sums = Memory::new(self.context, partial + (1 << 12))?;
+        let (none, slab) = (0u64, 16u64);
+        let sums = Memory::new(self.context, sums + (1 << 12))?;
         let (sources, to) = match direction {
             Direction::Forward => ([x, weight], y),
             Direction::BackwardData => ([y, weight], x),
             Direction::BackwardWeights => ([x, y], sums.start),
         };
         let [left, right] = wide.maps(sources, slab, self.replicas)?;
+        let is = |way: Direction, so: bool| i32::from(direction == way && so);
+        let (add, moments) =
+            (is(Direction::BackwardData, layer.adds), is(Direction::Forward, layer.norm.is_some()));
+        let norm = NormArgument::leaving(sums.start, wide.tiles.pitch);
         let time = timed(self.context, self.stream, || {
             let arguments: &mut [Argument<'_>] = match direction {
                 Direction::BackwardWeights => arguments![left, right, to, wide.tiles, slab],
-                _ => arguments![left, right, none, to, wide.tiles, no, no, norm, slab],
+                _ => arguments![left, right, none, to, wide.tiles, add, moments, norm, slab],
             };
             // SAFETY: the arguments are those of `conv_wide_*` or `wgrad_wide_*`. The addresses are the caller's promise; 16 bytes
-            // more for each replica stay inside the scratch memory. `timed` waits for the kernel.
+            // more for each replica stay inside the memory. `timed` waits for the kernel.
             unsafe { self.stream.launch(self.kernels, wide.name, wide.grid, self.replicas, arguments) }
         })?;
         Ok(time / self.replicas as f64)

@@ -41,6 +41,11 @@ impl NormArgument {
         NormArgument { pitch: 8, count: 1.0, ..Zeroable::zeroed() }
     }
 
+    /// For a kernel that leaves sums of this many channels at `partial`, which nobody reads.
+    pub(super) fn leaving(partial: u64, channels: i32) -> Self {
+        NormArgument { partial, channels, pitch: channels, ..NormArgument::unused() }
+    }
+
     /// Groups of eight channels.
     pub(super) fn groups(&self) -> usize {
         self.pitch as usize / 8

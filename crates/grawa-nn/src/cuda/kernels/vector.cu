@@ -55,6 +55,9 @@ __device__ __forceinline__ float gathered(const Span& span, const char* base, u3
     return g;
 }
 
+// So many partial sums are added by a whole block.
+constexpr int MANY = 16;
+
 // The same for 256 elements from `first` on, one for each thread, when there are many partial sums: each warp adds every
 // eighth of them, with many loads in flight. All threads of the block take part.
 __device__ __forceinline__ float gathered_by_block(const Span& span, const char* base, u32 first) {
@@ -85,7 +88,7 @@ template <class Each>
 __device__ __forceinline__ void each_gradient(const Span& span, const Chunk& chunk, const char* base, const float* gradient, bool gather,
                                               Each each) {
     const u32 end = chunk.start + chunk.length;
-    if (gather && span.source == 1 && span.splits >= 16) {
+    if (gather && span.source == 1 && span.splits >= MANY) {
         for (u32 first = chunk.start; first < end; first += 256) {
             const float g = gathered_by_block(span, base, first - span.start);
             if (first + threadIdx.x < end) each(first + threadIdx.x, g);
@@ -148,14 +151,23 @@ extern "C" __global__ void __launch_bounds__(256)
         if (pulls[1] > 0.0f) x = bounded((1.0f - pulls[1]) * x + pulls[1] * inner[i]);
     };
 #if BF16
-    // Large layers whose gradients cuDNN left in the order of the vector: four numbers at a time.
-    if (sgd.gather && span.source == 2 && span.channels == span.pitch && !span.flipped && chunk.start % 4 == 0 &&
-        span.start % 4 == 0 && chunk.length % 4 == 0) {
+    // Large layers whose gradients lie in the order of the vector: four numbers at a time.
+    if (sgd.gather && (span.source == 2 || (span.source == 1 && span.splits < MANY)) && span.channels == span.pitch && !span.flipped &&
+        chunk.start % 4 == 0 && span.start % 4 == 0 && chunk.length % 4 == 0) {
         for (u32 i = chunk.start + 4 * threadIdx.x; i < chunk.start + chunk.length; i += 1024) {
             const u32 at = i - span.start;
-            float4 x = *(float4*)(parameters + i), v = *(float4*)(velocity + i);
-            const uint2 stored = *(const uint2*)((const u16*)(base + span.partial) + at);
-            const float4 g = make_float4(low_of(stored.x), high_of(stored.x), low_of(stored.y), high_of(stored.y));
+            float4 x = *(float4*)(parameters + i), v = *(float4*)(velocity + i), g = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            if (span.source == 2) {
+                const uint2 stored = *(const uint2*)((const u16*)(base + span.partial) + at);
+                g = make_float4(low_of(stored.x), high_of(stored.x), low_of(stored.y), high_of(stored.y));
+            } else {
+                const float* from = (const float*)(base + span.partial) + at;
+#pragma unroll 4
+                for (int split = 0; split < span.splits; split++) {
+                    const float4 part = *(const float4*)(from + (u64)split * span.length);
+                    g.x += part.x; g.y += part.y; g.z += part.z; g.w += part.w;
+                }
+            }
             step(i, g.x, x.x, v.x);
             step(i + 1, g.y, x.y, v.y);
             step(i + 2, g.z, x.z, v.z);

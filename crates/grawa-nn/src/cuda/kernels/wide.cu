@@ -60,8 +60,8 @@ template <int STAGES> struct Ring {
 };
 
 // The rest of the block gives registers to the warps that multiply.
-__device__ __forceinline__ void few_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 40;"); }
-__device__ __forceinline__ void many_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 232;"); }
+__device__ __forceinline__ void few_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 24;"); }
+__device__ __forceinline__ void many_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 240;"); }
 
 // Describes a matrix in shared memory to the tensor cores: rows of BYTES bytes, swizzled as the copies leave them. Groups of
 // eight rows are `stride` bytes apart; further columns, if the rows do not hold all, `leading` bytes.
@@ -106,6 +106,10 @@ __device__ __forceinline__ void multiply_all(Ring<STAGES>& ring, u32 base, int s
 template <int BN, int KC, int NB, int STAGES, bool DATA>
 __device__ __forceinline__ void conv_wide(const TensorMap* source, const TensorMap* weights, const float* bias, u16* y, const WideTiles& g,
                                           int add, int moments, const Norm& norm) {
+    // Only gradients are added to, and only results have a bias and are summed up.
+    add = DATA && add;
+    moments = !DATA && moments;
+    if (DATA) bias = nullptr;
     constexpr int A = 256 * KC * 2, B = BN * KC * 2, STAGE = A + B;
     // Results pass through shared memory in slices of channels, so that stores are contiguous: sixteen rows of each warp.
     constexpr int SLICE = BN % 40 == 0 ? 40 : 32, OUT = SLICE + 4, GROUPS = SLICE / 8, ROWS = 32 / GROUPS;
@@ -144,7 +148,24 @@ __device__ __forceinline__ void conv_wide(const TensorMap* source, const TensorM
     float* const total = totals + warp * 2 * BN;
     for (int i = lane; i < 2 * BN; i += 32) total[i] = 0.0f;
     float sums[2][BN / 2];
+    const int row0 = lane / GROUPS, c = lane % GROUPS * 8;
     for (int tile = blockIdx.x; tile < g.tiles; tile += gridDim.x) {
+        const int image = g.images > 1 ? tile * g.images : tile / g.per_image;
+        const int first = g.images > 1 ? tile * g.pixels : image * g.image_pixels + (tile - image * g.per_image) * g.pixels;
+        const int last = min(first + g.pixels, g.images > 1 ? g.all : min(g.all, (image + 1) * g.image_pixels));
+        // What is added to, for the rows of this lane in a block of rows: fetched one block ahead, because memory is slow.
+        constexpr int EACH = (16 + ROWS - 1) / ROWS;
+        uint4 old[EACH];
+        auto pixel = [&](int m, int i) { return first + group * 128 + m * 64 + warp % 4 * 16 + row0 + i * ROWS; };
+        auto there = [&](int part, int m, int i) {
+            return row0 < ROWS && row0 + i * ROWS < 16 && column + part * SLICE + c < g.pitch && pixel(m, i) < last;
+        };
+        auto fetch_old = [&](int part, int m) {
+#pragma unroll
+            for (int i = 0; i < EACH; i++)
+                if (there(part, m, i)) old[i] = *(const uint4*)(y + (u64)pixel(m, i) * g.pitch + column + part * SLICE + c);
+        };
+        if (add) fetch_old(0, 0);
         multiply_all<STAGES, STAGE>(ring, base, steps, sums, [&](u32 at, bool first) {
             const u32 a = at + group * 128 * KC * 2, b = at + A;
 #pragma unroll
@@ -155,15 +176,11 @@ __device__ __forceinline__ void conv_wide(const TensorMap* source, const TensorM
                     product<0, DATA>(sums[m], matrix<KC * 2>(a + m * 64 * KC * 2 + k * 32, 16, 8 * KC * 2), right, !first || k > 0);
             }
         });
-        const int image = g.images > 1 ? tile * g.images : tile / g.per_image;
-        const int first = g.images > 1 ? tile * g.pixels : image * g.image_pixels + (tile - image * g.per_image) * g.pixels;
-        const int last = g.images > 1 ? g.all : min(g.all, (image + 1) * g.image_pixels);
 #pragma unroll
         for (int part = 0; part < BN / SLICE; part++) {
-            const int row0 = lane / GROUPS, c = lane % GROUPS * 8, channel = column + part * SLICE + c;
-            const bool there = row0 < ROWS && channel < g.pitch;
+            const int channel = column + part * SLICE + c;
             float shift[8] = {};
-            if (bias && there)
+            if (bias)
 #pragma unroll
                 for (int i = 0; i < 8; i++)
                     if (channel + i < g.channels) shift[i] = bias[channel + i];
@@ -178,26 +195,33 @@ __device__ __forceinline__ void conv_wide(const TensorMap* source, const TensorM
                     *(float2*)low = make_float2(sums[m][at], sums[m][at + 1]);
                     *(float2*)(low + 8 * OUT) = make_float2(sums[m][at + 2], sums[m][at + 3]);
                 }
+                uint4 before[EACH];
+                if (add) {
+#pragma unroll
+                    for (int i = 0; i < EACH; i++) before[i] = old[i];
+                    if (m == 0) fetch_old(part, 1);
+                    else if (part + 1 < BN / SLICE) fetch_old(part + 1, 0);
+                }
                 __syncwarp();
-                if (there)
 #pragma unroll
-                    for (int row = row0; row < 16; row += ROWS) {
-                        const int in_tile = group * 128 + m * 64 + warp % 4 * 16 + row, pixel = first + in_tile;
-                        if (in_tile >= g.pixels || pixel >= last) break;
-                        float v[8];
-                        *(float4*)v = *(const float4*)(slice + row * OUT + c);
-                        *(float4*)(v + 4) = *(const float4*)(slice + row * OUT + c + 4);
+                for (int i = 0; i < EACH; i++) {
+                    if (!there(part, m, i)) continue;
+                    const float* from = slice + (row0 + i * ROWS) * OUT + c;
+                    float v[8], earlier[8] = {};
+                    *(float4*)v = *(const float4*)from;
+                    *(float4*)(v + 4) = *(const float4*)(from + 4);
+                    if (add) unpack(before[i], earlier);
 #pragma unroll
-                        for (int i = 0; i < 8; i++) v[i] += shift[i];
-                        flow8(y + (u64)pixel * g.pitch + channel, v, add);
-                        if (!moments) continue;
+                    for (int k = 0; k < 8; k++) v[k] += shift[k] + earlier[k];
+                    store8(y + (u64)pixel(m, i) * g.pitch + channel, v);
+                    if (!moments) continue;
 #pragma unroll
-                        for (int i = 0; i < 8; i++) {
-                            v[i] = rounded(v[i], y);
-                            eight.first[i] += v[i];
-                            eight.second[i] += v[i] * v[i];
-                        }
+                    for (int k = 0; k < 8; k++) {
+                        v[k] = rounded(v[k], y);
+                        eight.first[k] += v[k];
+                        eight.second[k] += v[k] * v[k];
                     }
+                }
             }
             if (!moments) continue;
             // The rows of the lanes, in a fixed order.
