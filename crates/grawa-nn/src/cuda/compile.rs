@@ -9,6 +9,7 @@ use super::joined::join;
 use crate::plan::{Flow, Plan, Reuse, Step, fuse};
 use crate::{Conv, Error, Graph, Node, Op, Shape, TensorId};
 use bytemuck::{Pod, Zeroable};
+use std::ops::Range;
 
 integers! {
     /// The geometry of a convolution as the kernels read it; see `prelude.cu`.
@@ -366,19 +367,25 @@ impl Program {
         is_joined(&self.graph, step)
     }
 
-    /// A batch norm before this one that read the first of its parts, and the channels of those: their moments are known.
-    pub(crate) fn known(&self, index: usize) -> Option<(&Normed, usize)> {
+    /// A batch norm before this one that read the same parts without some that lie together, and the channels of those: the
+    /// moments of all others are known.
+    pub(crate) fn known(&self, index: usize) -> Option<(&Normed, Range<usize>)> {
         let step = &self.steps[index];
-        let reads = |before: &&Step| {
-            matches!(before.op, Op::BatchNorm { .. })
-                && (self.is_joined(before) || before.inputs.len() == 1)
-                && before.inputs.len() < step.inputs.len()
-                && step.inputs.starts_with(&before.inputs)
+        let is_whole = |step: &Step| {
+            matches!(step.op, Op::BatchNorm { .. }) && (self.is_joined(step) || step.inputs.len() == 1)
         };
-        let before = self.steps[..index].iter().filter(reads).max_by_key(|before| before.inputs.len());
-        before
-            .filter(|_| self.is_joined(step))
-            .map(|before| (&self.norms[self.part(before)], self.shape(before.node).channels))
+        // The parts that `before` did not read.
+        let new = |before: &Step| {
+            let count = step.inputs.len().checked_sub(before.inputs.len()).filter(|&count| count > 0)?;
+            let first = before.inputs.iter().zip(&step.inputs).take_while(|(a, b)| a == b).count();
+            let is_rest = step.inputs[first + count..] == before.inputs[first..];
+            (is_rest && is_whole(before)).then_some(first..first + count)
+        };
+        let found = self.steps[..index].iter().filter_map(|before| Some((before, new(before)?)));
+        let (before, parts) = found.filter(|_| self.is_joined(step)).min_by_key(|(_, parts)| parts.len())?;
+        let channels = |parts: &[usize]| parts.iter().map(|&part| self.shape(part).channels).sum::<usize>();
+        let first = channels(&step.inputs[..parts.start]);
+        Some((&self.norms[self.part(before)], first..first + channels(&step.inputs[parts])))
     }
 
     /// The step before a batch norm's step that only pads the channels of its second operand, and the zero channels in front.
@@ -605,6 +612,23 @@ mod tests {
             (entry.name, program.steps.len(), program.buffers.len(), program.slab)
         });
         assert_eq!(found, PLANS);
+    }
+
+    /// Each batch norm of a DenseNet reads 32 new channels in front of those whose moments are known.
+    #[test]
+    fn moments_are_known_wherever_the_new_channels_are() {
+        let unknown = |graph: &Graph| -> Vec<Range<usize>> {
+            let program = Program::new(graph, 2, 2).unwrap();
+            let known = (0..program.steps.len()).filter_map(|index| program.known(index));
+            known.map(|(_, unknown)| unknown).collect()
+        };
+        let densenet = ZOO.iter().find(|entry| entry.name == "densenet121").unwrap();
+        let graph = densenet.build(densenet.input, densenet.classes).unwrap();
+        assert_eq!(unknown(&graph), vec![0..32; 58]);
+        let networks = crate::networks::all_networks();
+        let of = |name: &str| unknown(&networks.iter().find(|(found, _)| *found == name).unwrap().1);
+        assert_eq!(of("new in front"), [0..24, 0..136, 0..8, 40..64]);
+        assert_eq!(of("new behind"), [16..40, 40..176, 176..184, 40..64]);
     }
 
     /// Nothing uses the result of the second convolution: it has no backward pass, at which an update could begin.

@@ -77,8 +77,9 @@ pub(super) fn work(program: &Program, name: &str, place: Place) -> (usize, usize
             let masked = if step.relu && step.inputs.len() > 1 && !is_joined { out } else { 0 };
             // What it normalises, and the part of it whose moments are not known.
             let own = if is_joined { inputs } else { bytes(step.inputs[0]) };
-            let known = program.known(index).map_or(0, |(_, channels)| channels);
-            let unknown = own - own / program.shape(step.node).channels * known;
+            let unknown = program
+                .known(index)
+                .map_or(own, |(_, unknown)| own / program.shape(step.node).channels * unknown.len());
             let moved = match name {
                 "norm_moments" => unknown,
                 "norm_reduce" => out + own + masked,

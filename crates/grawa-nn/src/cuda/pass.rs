@@ -77,13 +77,14 @@ pub(super) struct PartsArgument {
     at: [u64; PARTS],
 }
 
-/// Moments that another batch norm has computed, as the kernels read them; see `norm.cu`.
+/// Moments that another batch norm has computed, and the channels for which it has none, as the kernels read them; see `norm.cu`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Zeroable)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct KnownArgument {
     record: u64,
     pitch: i32,
-    pub(super) groups: i32,
+    first_unknown: i32,
+    unknown: i32,
 }
 
 integers! {
@@ -326,15 +327,15 @@ impl Pass<'_> {
         self.parts(step, |part| self.flow(step, part))
     }
 
-    /// The moments that are known before a batch norm's step, and the channels whose moments are not.
+    /// The moments that are known before a batch norm's step, and the number of channels whose moments are not.
     pub(super) fn known(&self, index: usize) -> (KnownArgument, usize) {
-        let channels = self.program.shape(self.program.steps[index].node).channels;
-        let Some((norm, known)) = self.program.known(index) else {
-            return (KnownArgument::zeroed(), channels);
+        let (record, wide, unknown) = match self.program.known(index) {
+            Some((norm, unknown)) => (self.address(norm.record), pitch(norm.shape.channels), unknown),
+            None => (0, 0, 0..self.program.shape(self.program.steps[index].node).channels),
         };
-        let pitch = pitch(norm.shape.channels) as i32;
-        let known_groups = known as i32 / 8;
-        (KnownArgument { record: self.address(norm.record), pitch, groups: known_groups }, channels - known)
+        let count = unknown.len();
+        let [pitch, first_unknown, unknown] = [wide, unknown.start, pitch(count)].map(|x| x as i32);
+        (KnownArgument { record, pitch, first_unknown, unknown }, count)
     }
 
     /// The backward sums of a batch norm's step.

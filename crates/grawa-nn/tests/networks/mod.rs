@@ -28,6 +28,8 @@ pub(crate) fn all_networks() -> Vec<(&'static str, Graph)> {
     let more = [
         ("resnet wide", wide),
         ("densenet joined", joined),
+        ("new in front", new_channels(true).unwrap()),
+        ("new behind", new_channels(false).unwrap()),
         ("rows", rows().unwrap()),
         ("columns", columns().unwrap()),
         ("broad", broad().unwrap()),
@@ -109,6 +111,35 @@ fn uneven() -> Result<Graph, Error> {
     let y = net.conv(y, "f", Conv::point(168))?;
     let y = net.global_average(y);
     let y = net.linear(y, "g", 4)?;
+    net.finish(y)
+}
+
+/// Batch norms of concatenations to which each adds channels, in front or behind, and the last in between: a GPU takes the moments
+/// of the others from the batch norm before. Channels and new channels that a GPU divides into columns, and several epsilons.
+fn new_channels(in_front: bool) -> Result<Graph, Error> {
+    let mut net = Builder::new("new channels", Shape::image(3, 5));
+    let x = net.input();
+    let mut x = net.conv(x, "a", Conv::same(16))?;
+    for (name, new, epsilon) in [("b", 24, 1e-2), ("c", 136, 1e-4), ("d", 8, 1e-3)] {
+        let y = net.batch_norm_with(x, &format!("{name}.norm"), epsilon)?;
+        let y = net.relu(y);
+        let y = net.conv(y, name, Conv::point(new))?;
+        x = if in_front { net.concat(y, x)? } else { net.concat(x, y)? };
+    }
+    let y = net.batch_norm_with(x, "e.norm", 1e-5)?;
+    let left = net.conv(y, "e", Conv::point(40))?;
+    let right = net.conv(y, "f", Conv::point(16))?;
+    let between = net.conv(y, "g", Conv::point(24))?;
+    let y = net.concat(left, right)?;
+    let y = net.batch_norm_with(y, "h", 1e-2)?;
+    let y = net.relu(y);
+    let z = net.concat(between, right)?;
+    let z = net.concat(left, z)?;
+    let z = net.batch_norm_with(z, "i", 1e-4)?;
+    let [y, z] = [y, z].map(|x| net.global_average(x));
+    let y = net.linear(y, "j", 4)?;
+    let z = net.linear(z, "k", 4)?;
+    let y = net.add(y, z)?;
     net.finish(y)
 }
 

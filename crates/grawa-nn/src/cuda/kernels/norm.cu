@@ -7,19 +7,23 @@
 // more blocks, keeps two loads in flight, and reaches half of the bandwidth.
 #define BLOCKS (BF16 ? 2 : 1)
 
-// The second dimension of the grid divides the channels from group `from` on, eight at a time; a thread has one group of eight.
+// Some channels, one after the other: whole groups of eight.
+struct Channels { int first, count; };
+
+// The second dimension of the grid divides channels, eight at a time; a thread has one group of eight.
 struct Share {
-    int from, per, first, group, lane, lanes;
+    Channels of;
+    int per, first, group, lane, lanes;
     bool idle;
-    __device__ Share(int pitch, int from = 0) : from(from) {
-        const int groups = pitch / 8 - from;
-        per = (groups + gridDim.y - 1) / gridDim.y;
-        first = from + blockIdx.y * per;
+    __device__ Share(Channels of) : of(of) {
+        per = (of.count / 8 + gridDim.y - 1) / gridDim.y;
+        first = of.first / 8 + blockIdx.y * per;
         lanes = 256 / per;
         lane = threadIdx.x / per;
         group = first + threadIdx.x - lane * per;
-        idle = lane >= lanes || group >= pitch / 8;
+        idle = lane >= lanes || group >= (of.first + of.count) / 8;
     }
+    __device__ Share(int pitch) : Share(Channels{0, pitch}) {}
 };
 
 // The tensors that have the channels of a batch norm's input, eight at a time: one tensor, or the parts of a concatenation.
@@ -76,7 +80,7 @@ __device__ __forceinline__ void store_sums(const Share& share, Sum (&first)[8], 
         sums[thread][8 + i] = second[i];
     }
     __syncthreads();
-    const int width = norm.pitch - 8 * share.from, begin = 8 * (share.first - share.from);
+    const int width = share.of.count, begin = 8 * share.first - share.of.first;
     Sum* row = norm.partial + (u64)blockIdx.x * 2 * width;
     for (int at = thread; at < 2 * channels; at += 256) {
         const int k = at / channels, c = at - k * channels;
@@ -87,38 +91,51 @@ __device__ __forceinline__ void store_sums(const Share& share, Sum (&first)[8], 
     }
 }
 
-// Adds the rows of sums of the channels from `from` on, and returns what `settle` makes of the sums of every channel, in shared
-// memory (`Pass::settling` in pass.rs has its size).
-template <class Factor, class Settle> __device__ __forceinline__ const Factor* settled(const Norm& norm, int from, Settle settle) {
+// Adds the rows of sums of the channels that are `summed`, and returns what `settle` makes of the sums of every channel, in shared
+// memory (`Pass::settle_in` in pass.rs has its size).
+template <class Factor, class Settle> __device__ __forceinline__ const Factor* settled(const Norm& norm, Channels summed, Settle settle) {
     extern __shared__ __align__(16) char room[];
-    const int width = norm.pitch - from;
+    const int width = summed.count;
     double* totals = (double*)room;
     Sum* parts = (Sum*)(totals + 2 * width);
     Factor* factors = (Factor*)(parts + 1024);
     add_rows(norm.partial, norm.rows, width, 0, width, parts, totals);
-    for (int c = threadIdx.x; c < norm.pitch; c += 256)
-        factors[c] = c < from ? settle(c, 0.0, 0.0) : settle(c, totals[c - from], totals[width + c - from]);
+    for (int c = threadIdx.x; c < norm.pitch; c += 256) {
+        const int at = c - summed.first;
+        const bool has = at >= 0 && at < width;
+        factors[c] = settle(c, has ? totals[at] : 0.0, has ? totals[width + at] : 0.0);
+    }
     __syncthreads();
     return factors;
 }
 
-// The same for the eight channels of this block alone. There are sums from group `from` on.
-template <class Settle> __device__ __forceinline__ void settle_eight(const Norm& norm, int from, Settle settle) {
+// The same for the eight channels of this block alone.
+template <class Settle> __device__ __forceinline__ void settle_eight(const Norm& norm, Channels summed, Settle settle) {
     __shared__ Sum parts[1024];
     __shared__ double totals[16];
-    const int group = (int)blockIdx.x - from;
-    if (group >= 0) add_rows(norm.partial, norm.rows, norm.pitch - 8 * from, 8 * group, 8, parts, totals);
+    const int at = 8 * (int)blockIdx.x - summed.first;
+    if (at >= 0 && at < summed.count) add_rows(norm.partial, norm.rows, summed.count, at, 8, parts, totals);
     if (threadIdx.x < 8) settle(8 * blockIdx.x + threadIdx.x, totals[threadIdx.x], totals[8 + threadIdx.x]);
 }
 
-// Another batch norm has the moments of the first `groups` groups of channels in its record: it read the same tensors.
-struct Known { const float* record; int pitch, groups; };
+// What is known of the moments: another batch norm has those of all channels but the `unknown` ones in its record, in the same
+// order. It read the same tensors, without those between.
+struct Known {
+    const float* record;
+    int pitch;
+    Channels unknown;
+    // Where in the record a channel is; -1 if it is not there.
+    __device__ __forceinline__ int place(int c) const {
+        return c < unknown.first ? c : c < unknown.first + unknown.count ? -1 : c - unknown.count;
+    }
+};
 
 // The forward factors of a channel from its sums. The variance is a difference: sums of f32 (with bf16) are off by about
 // (mean / deviation)² · 1e-6 of it. bf16 itself has lost more of such values.
 __device__ __forceinline__ Factor settle_moments(const Norm& norm, const Known& known, int c, double sum, double squares, bool keeps) {
-    if (c < 8 * known.groups)
-        return settle(norm, c, known.record[MEAN * known.pitch + c], known.record[VARIANCE * known.pitch + c], keeps);
+    const int place = known.place(c);
+    if (place >= 0)
+        return settle(norm, c, known.record[MEAN * known.pitch + place], known.record[VARIANCE * known.pitch + place], keeps);
     const double part = 1.0 / norm.count, mean = sum * part, variance = squares * part - mean * mean;
     return settle(norm, c, mean, variance < 0.0 ? 0.0 : variance, keeps);
 }
@@ -128,7 +145,7 @@ extern "C" __global__ void __launch_bounds__(256) norm_settle(Known known, Norm 
     await_previous();
     norm = mine(norm, slab);
     known.record = mine(known.record, slab);
-    settle_eight(norm, known.groups,
+    settle_eight(norm, known.unknown,
                  [&](int c, double sum, double squares) { settle_moments(norm, known, c, sum, squares, true); });
 }
 
@@ -137,7 +154,7 @@ extern "C" __global__ void __launch_bounds__(256) norm_settle_flow(Sums of, Norm
     await_previous();
     norm = mine(norm, slab);
     of = mine(of, slab);
-    settle_eight(norm, 0, [&](int c, double sum, double along) { settle_flow(norm, of, c, sum, along, true); });
+    settle_eight(norm, {0, norm.pitch}, [&](int c, double sum, double along) { settle_flow(norm, of, c, sum, along, true); });
 }
 
 // Adds stored values to their moments.
@@ -154,25 +171,24 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS)
     await_previous();
     constexpr int U = BF16 ? 8 : 4;
     norm = mine(norm, slab);
-    const Share share(norm.pitch, known.groups);
+    const Share share(known.unknown);
     Sum sum[8] = {}, squares[8] = {};
     if (!share.idle) {
         const Place place(x, share.group, slab);
         const int stride = gridDim.x * share.lanes;
-        auto add = [&](const Raw& raw) {
-            float v[8];
-            unpack(raw, v);
-            add_values(v, sum, squares);
-        };
-        int row = blockIdx.x * share.lanes + share.lane;
-        for (; row + (U - 1) * stride < rows; row += U * stride) {
-            Raw raw[U];
+        for (int first = blockIdx.x * share.lanes + share.lane; first < rows; first += U * stride) {
+            // Rows beyond the last are zero: they add nothing, and need no branch, which would end the loads in flight.
+            Raw raw[U] = {};
 #pragma unroll
-            for (int u = 0; u < U; u++) raw[u] = *(const Raw*)place.row(row + u * stride);
+            for (int u = 0; u < U; u++)
+                if (first + u * stride < rows) raw[u] = *(const Raw*)place.row(first + u * stride);
 #pragma unroll
-            for (int u = 0; u < U; u++) add(raw[u]);
+            for (int u = 0; u < U; u++) {
+                float v[8];
+                unpack(raw[u], v);
+                add_values(v, sum, squares);
+            }
         }
-        for (; row < rows; row += stride) add(*(const Raw*)place.row(row));
     }
     store_sums(share, sum, squares, norm);
 }
@@ -252,7 +268,7 @@ __device__ __forceinline__ void row_of(const Norm& norm, int which, int group, f
 // The forward factors of a thread's eight channels. The first block completes the record, if it is not complete.
 __device__ __forceinline__ Rows forward_factors(const Norm& norm, const Known& known, const Share& share) {
     if (norm.rows == 0) return share.idle ? Rows{} : rows_of(norm, share.group);
-    const Factor* factors = settled<Factor>(norm, 8 * known.groups, [&](int c, double sum, double squares) {
+    const Factor* factors = settled<Factor>(norm, known.unknown, [&](int c, double sum, double squares) {
         return settle_moments(norm, known, c, sum, squares, blockIdx.x == 0 && blockIdx.y == 0);
     });
     Rows of = {};
@@ -430,7 +446,7 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS)
     if (!share.idle && first < rows) flows.fetch(flow, y, of, dx, norm.pitch, share, first, stride, rows);
     const FlowFactor* settled_factors = nullptr;
     if (norm.rows > 0)
-        settled_factors = settled<FlowFactor>(norm, 0, [&](int c, double sum, double along) {
+        settled_factors = settled<FlowFactor>(norm, {0, norm.pitch}, [&](int c, double sum, double along) {
             return settle_flow(norm, of, c, sum, along, blockIdx.x == 0);
         });
     if (share.idle) return;

@@ -288,7 +288,7 @@ extern "C" __global__ void __launch_bounds__(256)
 extern "C" __global__ void __launch_bounds__(256) norm_tangent_settle(int of_batch, Norm norm, Norm change, u64 slab) {
     await_previous();
     norm = mine(norm, slab); change = mine(change, slab);
-    settle_eight(change, 0, [&](int c, double sum, double along) {
+    settle_eight(change, {0, norm.pitch}, [&](int c, double sum, double along) {
         const bool real = c < norm.channels;
         const double s = norm.record[DEVIATION * norm.pitch + c], n = norm.count;
         const double s_change = of_batch ? -s * s * s * along / n : 0.0;
@@ -388,7 +388,7 @@ extern "C" __global__ void __launch_bounds__(256)
     weight_slope = mine(weight_slope, slab); bias_slope = mine(bias_slope, slab);
     dweight = mine(dweight, slab); dbias = mine(dbias, slab);
     norm = mine(norm, slab); change = mine(change, slab);
-    settle_eight(change, 0, [&](int c, double sum, double along) {
+    settle_eight(change, {0, norm.pitch}, [&](int c, double sum, double along) {
         const bool real = c < norm.channels;
         const double s = norm.record[DEVIATION * norm.pitch + c], s_change = change.record[DEVIATION_CHANGE * norm.pitch + c];
         const double slope = norm.record[SCALE * norm.pitch + c], slope_change = change.record[SCALE_CHANGE * norm.pitch + c];
