@@ -48,7 +48,7 @@ const LAUNCH: f64 = 3e-6;
 const SUMS: f64 = 6e-6;
 
 type Cache =
-    HashMap<(ConvGeometry, usize, usize, [bool; 4], Direction), (KernelChoice, Option<f64>, Option<f64>)>;
+    HashMap<(ConvGeometry, usize, usize, [bool; 5], Direction), (KernelChoice, Option<f64>, Option<f64>)>;
 
 impl Autotuner<'_> {
     /// Chooses the kernels of every layer.
@@ -65,13 +65,9 @@ impl Autotuner<'_> {
             let (sums, stretch) = own_sums(layer, narrow, machine);
             let name = program.graph.parameters().spans()[layer.weight.0].name();
             let mut pick = |direction: Direction, ours: KernelChoice| -> Result<KernelChoice, Error> {
-                let key = (
-                    layer.forward,
-                    layer.stride,
-                    layer.pad,
-                    [layer.adds, layer.source.is_some(), layer.bias.is_some(), layer.norm.is_some()],
-                    direction,
-                );
+                let has = [layer.bias.is_some(), layer.norm.is_some(), layer.moments.is_some()];
+                let flags = [layer.adds, layer.source.is_some(), has[0], has[1], has[2]];
+                let key = (layer.forward, layer.stride, layer.pad, flags, direction);
                 let (kernel, own, cudnn) = match cache.entry(key) {
                     Entry::Occupied(known) => known.get().clone(),
                     Entry::Vacant(new) => {
@@ -165,7 +161,7 @@ impl Autotuner<'_> {
         let pass = |tensor: usize, times: f64| times * sizes[tensor] as f64 / BANDWIDTH;
         let more = |kernel: &KernelChoice| match (direction, kernel) {
             // Our kernels compute the moments for the batch norm.
-            (Direction::Forward, KernelChoice::Cudnn(_)) if layer.norm.is_some() => SUMS + pass(2, 1.0),
+            (Direction::Forward, KernelChoice::Cudnn(_)) if layer.moments.is_some() => SUMS + pass(2, 1.0),
             (Direction::Forward, _) => 0.0,
             (Direction::BackwardData, _) => {
                 // cuDNN's result is added to earlier contributions by a kernel of its own.
@@ -262,7 +258,7 @@ impl Autotuner<'_> {
         let [left, right] = wide.maps(sources, slab, self.replicas)?;
         let is = |way: Direction, so: bool| i32::from(direction == way && so);
         let (add, moments) =
-            (is(Direction::BackwardData, layer.adds), is(Direction::Forward, layer.norm.is_some()));
+            (is(Direction::BackwardData, layer.adds), is(Direction::Forward, layer.moments.is_some()));
         let norm = NormArgument::leaving(sums.start, wide.tiles.pitch);
         let time = timed(self.context, self.stream, || {
             let arguments: &mut [Argument<'_>] = match direction {

@@ -43,8 +43,10 @@ pub(crate) struct Layer {
     pub(crate) channels: usize,
     pub(crate) weight: TensorId,
     pub(crate) bias: Option<TensorId>,
-    /// The batch norm whose moments it computes: its only reader. Its bias then has no gradient.
+    /// The batch norm that is its only reader. Its bias then has no gradient.
     pub(crate) norm: Option<usize>,
+    /// The batch norm for whose moments it can sum.
+    pub(crate) moments: Option<usize>,
     /// Whether the gradient of its input is added to earlier contributions.
     pub(crate) adds: bool,
     /// The step of the batch norm that made its input, if this layer has the last contribution to the gradient of it: then it can
@@ -78,6 +80,7 @@ impl Layer {
             weight,
             bias,
             norm: None,
+            moments: None,
             adds: false,
             source: None,
         }
@@ -192,6 +195,8 @@ pub(crate) struct Program {
     pub(crate) norms: Vec<Normed>,
     /// For each node, the index of its layer or batch norm.
     parts: Vec<usize>,
+    /// For each node that a sum or a batch norm makes, the batch norm for whose moments that step sums.
+    pub(crate) readers: Vec<Option<usize>>,
     /// The offset of each node's result; 0 inside a fused step.
     pub(crate) values: Vec<u64>,
     /// For each node, where its windows record the place of their maximum; 0 if they do not.
@@ -258,6 +263,7 @@ impl Program {
             layers: Vec::new(),
             norms: Vec::new(),
             parts: vec![0; graph.nodes().len()],
+            readers: vec![None; graph.nodes().len()],
             values: vec![0; graph.nodes().len()],
             chosen: vec![0; graph.nodes().len()],
             slots,
@@ -285,10 +291,18 @@ impl Program {
             };
             layer.source = program.steps.iter().position(maker).filter(|_| is_first);
         }
-        // A sum or a batch norm computes the moments for the first batch norm that reads it.
-        for step in program.steps.iter().filter(|step| matches!(step.op, Op::Add | Op::BatchNorm { .. })) {
-            if let Some(norm) = program.moments_reader(step.output) {
-                program.norms[norm].by_sum = true;
+        // A layer, a sum or a batch norm sums for the moments of the first batch norm that needs them.
+        for step in &program.steps {
+            let norm = program.moments_reader(step.output);
+            match (&step.op, norm) {
+                (Op::Conv { .. } | Op::Linear { .. }, _) => {
+                    program.layers[program.parts[step.node]].moments = norm;
+                }
+                (Op::Add | Op::BatchNorm { .. }, Some(reader)) => {
+                    program.norms[reader].by_sum = true;
+                    program.readers[step.output] = norm;
+                }
+                _ => {}
             }
         }
         Ok(program)
@@ -320,7 +334,6 @@ impl Program {
                     return Err(Error::misfit("batch norm on a GPU", node.shape, "at most 2048 channels"));
                 }
                 self.parts[index] = self.norms.len();
-                // A layer whose only reader is a batch norm computes the moments.
                 let is_layer = matches!(self.graph.nodes()[input].op, Op::Conv { .. } | Op::Linear { .. });
                 if is_layer && self.graph.only_user(input).is_some() {
                     self.layers[self.parts[input]].norm = Some(self.norms.len());
@@ -354,12 +367,16 @@ impl Program {
         self.parts[step.node]
     }
 
-    /// The first batch norm that reads a node.
-    pub(crate) fn moments_reader(&self, node: usize) -> Option<usize> {
-        let reads = |step: &&Step| {
-            matches!(step.op, Op::BatchNorm { .. }) && step.inputs[0] == node && !self.is_joined(step)
+    /// The first batch norm that reads a node alone, or beside parts whose moments are known.
+    fn moments_reader(&self, node: usize) -> Option<usize> {
+        let reads = |(index, step): &(usize, &Step)| match (&step.op, self.is_joined(step)) {
+            (Op::BatchNorm { .. }, false) => step.inputs[0] == node,
+            (Op::BatchNorm { .. }, true) => {
+                self.new_parts(*index).is_some_and(|(_, new)| step.inputs[new] == [node])
+            }
+            _ => false,
         };
-        self.steps.iter().find(reads).map(|step| self.part(step))
+        self.steps.iter().enumerate().find(reads).map(|(_, step)| self.part(step))
     }
 
     /// Whether a batch norm reads the parts of a concatenation.
@@ -367,14 +384,12 @@ impl Program {
         is_joined(&self.graph, step)
     }
 
-    /// A batch norm before this one that read the same parts without some that lie together, and the channels of those: the
-    /// moments of all others are known.
-    pub(crate) fn known(&self, index: usize) -> Option<(&Normed, Range<usize>)> {
+    /// A step before a batch norm's that normalised the same parts without some that lie together, and which those are.
+    fn new_parts(&self, index: usize) -> Option<(&Step, Range<usize>)> {
         let step = &self.steps[index];
         let is_whole = |step: &Step| {
             matches!(step.op, Op::BatchNorm { .. }) && (self.is_joined(step) || step.inputs.len() == 1)
         };
-        // The parts that `before` did not read.
         let new = |before: &Step| {
             let count = step.inputs.len().checked_sub(before.inputs.len()).filter(|&count| count > 0)?;
             let first = before.inputs.iter().zip(&step.inputs).take_while(|(a, b)| a == b).count();
@@ -382,10 +397,16 @@ impl Program {
             (is_rest && is_whole(before)).then_some(first..first + count)
         };
         let found = self.steps[..index].iter().filter_map(|before| Some((before, new(before)?)));
-        let (before, parts) = found.filter(|_| self.is_joined(step)).min_by_key(|(_, parts)| parts.len())?;
+        found.filter(|_| self.is_joined(step)).min_by_key(|(_, parts)| parts.len())
+    }
+
+    /// A batch norm before this one that has computed moments of its channels, and the channels of which it has not.
+    pub(crate) fn known(&self, index: usize) -> Option<(&Normed, Range<usize>)> {
+        let (before, new) = self.new_parts(index)?;
+        let inputs = &self.steps[index].inputs;
         let channels = |parts: &[usize]| parts.iter().map(|&part| self.shape(part).channels).sum::<usize>();
-        let first = channels(&step.inputs[..parts.start]);
-        Some((&self.norms[self.part(before)], first..first + channels(&step.inputs[parts])))
+        let first = channels(&inputs[..new.start]);
+        Some((&self.norms[self.part(before)], first..first + channels(&inputs[new])))
     }
 
     /// The step before a batch norm's step that only pads the channels of its second operand, and the zero channels in front.
@@ -490,8 +511,9 @@ impl Program {
             }
         }
         for index in 0..self.norms.len() {
-            let layer = self.layers.iter().position(|layer| layer.norm == Some(index));
+            let layer = self.layers.iter().position(|layer| layer.moments == Some(index));
             let by_layer = layer.and_then(|layer| needs[layer].rows);
+            let summed = layer.map_or(0, |layer| self.layers[layer].forward.op as usize);
             let reader = self.layers.iter().position(|layer| {
                 layer.source.is_some_and(|step| self.parts[self.steps[step].node] == index)
             });
@@ -502,7 +524,8 @@ impl Program {
             norm.record = reserve.bytes(6 * wide * 4);
             // Two sums per channel for each row. A column of blocks has at most 128 channels.
             let own = (blocks + summing_columns(wide)) * 2 * 128;
-            let by_layers = by_layer.max(flow_by_layer).unwrap_or(0) * 2 * wide;
+            let [rows, flow_rows] = [by_layer, flow_by_layer].map(|rows| rows.unwrap_or(0));
+            let by_layers = (rows * summed).max(flow_rows * wide) * 2;
             norm.partial = reserve.bytes(2 * self.wide * own.max(by_layers));
         }
         for node in 0..self.values.len() {
@@ -614,7 +637,8 @@ mod tests {
         assert_eq!(found, PLANS);
     }
 
-    /// Each batch norm of a DenseNet reads 32 new channels in front of those whose moments are known.
+    /// Each batch norm of a DenseNet reads 32 new channels in front of those whose moments are known. All layers sum for a batch
+    /// norm, but the three in front of a pooling and the classifier.
     #[test]
     fn moments_are_known_wherever_the_new_channels_are() {
         let unknown = |graph: &Graph| -> Vec<Range<usize>> {
@@ -625,10 +649,12 @@ mod tests {
         let densenet = ZOO.iter().find(|entry| entry.name == "densenet121").unwrap();
         let graph = densenet.build(densenet.input, densenet.classes).unwrap();
         assert_eq!(unknown(&graph), vec![0..32; 58]);
+        let layers = Program::new(&graph, 2, 2).unwrap().layers;
+        assert_eq!(layers.iter().filter(|layer| layer.moments.is_some()).count(), layers.len() - 4);
         let networks = crate::networks::all_networks();
         let of = |name: &str| unknown(&networks.iter().find(|(found, _)| *found == name).unwrap().1);
-        assert_eq!(of("new in front"), [0..24, 0..136, 0..8, 40..64]);
-        assert_eq!(of("new behind"), [16..40, 40..176, 176..184, 40..64]);
+        assert_eq!(of("new in front"), [0..24, 0..136, 0..8, 40..64, 80..160]);
+        assert_eq!(of("new behind"), [16..40, 40..176, 176..184, 40..64, 80..160]);
     }
 
     /// Nothing uses the result of the second convolution: it has no backward pass, at which an update could begin.

@@ -37,8 +37,8 @@ impl Pass<'_> {
                 let layer = &self.program.norms[self.program.part(step)];
                 let mut norm = self.norm(layer, pass_mode.track);
                 let (relu, count, parts) = (i32::from(step.relu), rows as i32, self.values(step));
-                let reader = self.program.moments_reader(output).map(|norm| &self.program.norms[norm]);
-                let reader = reader.filter(|reader| reader.by_sum && pass_mode.of_batch);
+                let reader = self.program.readers[output].map(|norm| &self.program.norms[norm]);
+                let reader = reader.filter(|_| pass_mode.of_batch);
                 let mut grid = match reader {
                     Some(_) => self.sums(rows, to.channels),
                     None => self.down("norm_forward", rows, to.channels)?,
@@ -61,7 +61,7 @@ impl Pass<'_> {
                 let (node, of, _) = self.other(index, step);
                 let other = node.map_or(0, |node| self.value(node));
                 if let Some(reader) = reader {
-                    let next = self.norm(reader, pass_mode.track);
+                    let next = self.summed(reader, to.channels);
                     let arguments = arguments![parts, other, of, y, count, relu, known, norm, next, slab];
                     return self.start(main, "norm_forward_moments", grid, arguments);
                 }
@@ -70,9 +70,9 @@ impl Pass<'_> {
             }
             Op::Relu | Op::Add => {
                 let (relu, count, eights) = (i32::from(step.relu), rows as i32, self.eights(output));
-                let reader = self.program.moments_reader(output).map(|norm| &self.program.norms[norm]);
-                if let Some(layer) = reader.filter(|layer| layer.by_sum && pass_mode.of_batch) {
-                    let norm = self.norm(layer, pass_mode.track);
+                let reader = self.program.readers[output].map(|norm| &self.program.norms[norm]);
+                if let Some(layer) = reader.filter(|_| pass_mode.of_batch) {
+                    let norm = self.summed(layer, from.channels);
                     let grid = self.sums(rows, from.channels);
                     return self.start(
                         main,
@@ -121,9 +121,10 @@ impl Pass<'_> {
         let (layer, slab) = (&self.program.layers[index], self.program.slab);
         let weight = self.address(self.program.spans[layer.weight.0].working);
         let bias = layer.bias.map_or(0, |bias| self.parameter(bias));
-        let reader = layer.norm.map(|norm| &self.program.norms[norm]);
+        let reader = layer.moments.map(|norm| &self.program.norms[norm]);
         let reader = reader.filter(|norm| norm.by_layer.is_some() && pass_mode.of_batch);
-        let norm = reader.map_or_else(NormArgument::unused, |norm| self.norm(norm, pass_mode.track));
+        let channels = layer.forward.o as usize;
+        let norm = reader.map_or_else(NormArgument::unused, |norm| self.summed(norm, channels));
         let moments = i32::from(reader.is_some());
         match &self.layer_kernels[index].forward {
             KernelChoice::Own { name, grid, rows } => {

@@ -301,6 +301,11 @@ impl Pass<'_> {
         }
     }
 
+    /// A batch norm as a kernel reads it that sums for its moments `channels` channels: all, or the new ones of a concatenation.
+    pub(super) fn summed(&self, norm: &Normed, channels: usize) -> NormArgument {
+        NormArgument { channels: channels as i32, pitch: pitch(channels) as i32, ..self.norm(norm, false) }
+    }
+
     /// The tensors that a batch norm's step reads: the address of each, and whether to add to it, comes from `place`.
     fn parts(&self, step: &Step, place: impl Fn(usize) -> (u64, i32)) -> PartsArgument {
         let count = if self.program.is_joined(step) { step.inputs.len() } else { 1 };

@@ -114,8 +114,9 @@ fn uneven() -> Result<Graph, Error> {
     net.finish(y)
 }
 
-/// Batch norms of concatenations to which each adds channels, in front or behind, and the last in between: a GPU takes the moments
-/// of the others from the batch norm before. Channels and new channels that a GPU divides into columns, and several epsilons.
+/// Batch norms of concatenations to which each adds channels, in front or behind, once in between: a GPU takes the moments of the
+/// others from the batch norm before. A convolution, a sum and a batch norm make the new ones. Channels and new channels that a GPU
+/// divides into columns, and several epsilons.
 fn new_channels(in_front: bool) -> Result<Graph, Error> {
     let mut net = Builder::new("new channels", Shape::image(3, 5));
     let x = net.input();
@@ -129,16 +130,20 @@ fn new_channels(in_front: bool) -> Result<Graph, Error> {
     let y = net.batch_norm_with(x, "e.norm", 1e-5)?;
     let left = net.conv(y, "e", Conv::point(40))?;
     let right = net.conv(y, "f", Conv::point(16))?;
-    let between = net.conv(y, "g", Conv::point(24))?;
+    let [a, b] = ["g", "h"].map(|name| net.conv(y, name, Conv::point(24)));
+    let between = net.add(a?, b?)?;
     let y = net.concat(left, right)?;
-    let y = net.batch_norm_with(y, "h", 1e-2)?;
+    let y = net.batch_norm_with(y, "i", 1e-2)?;
     let y = net.relu(y);
     let z = net.concat(between, right)?;
     let z = net.concat(left, z)?;
-    let z = net.batch_norm_with(z, "i", 1e-4)?;
+    let last = net.batch_norm_with(z, "j", 1e-4)?;
+    let last = net.relu(last);
+    let z = net.concat(z, last)?;
+    let z = net.batch_norm_with(z, "k", 1e-3)?;
     let [y, z] = [y, z].map(|x| net.global_average(x));
-    let y = net.linear(y, "j", 4)?;
-    let z = net.linear(z, "k", 4)?;
+    let y = net.linear(y, "l", 4)?;
+    let z = net.linear(z, "m", 4)?;
     let y = net.add(y, z)?;
     net.finish(y)
 }
