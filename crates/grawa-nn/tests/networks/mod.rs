@@ -57,7 +57,8 @@ fn rows() -> Result<Graph, Error> {
     net.finish(y)
 }
 
-/// A batch norm with a shortcut and one behind it, with so many channels that a GPU divides them into columns.
+/// A batch norm with a shortcut and one behind it, with so many channels that a GPU divides them into columns. Windows that overlap
+/// and extend beyond the last row.
 fn columns() -> Result<Graph, Error> {
     let mut net = Builder::new("columns", Shape::image(3, 6));
     let x = net.input();
@@ -67,6 +68,7 @@ fn columns() -> Result<Graph, Error> {
     let y = net.add(x, y)?;
     let y = net.batch_norm(y, "d")?;
     let y = net.relu(y);
+    let y = net.max_pool(y, Window { kernel: 3, stride: 2, pad: 1, ceil: true })?;
     let y = net.global_average(y);
     let y = net.linear(y, "e", 4)?;
     net.finish(y)

@@ -152,11 +152,96 @@ extern "C" __global__ void __launch_bounds__(256, 2) pool_forward(Pool pool, con
     }
 }
 
+// The gradient of a window's maximum in the channels where it was in row k and column l of the window, elsewhere zero.
+__device__ __forceinline__ void flow_of(float (&g8)[8], const Raw& flow, const uint4& places, int kernel, int k, int l) {
+    const u32 place[4] = {places.x, places.y, places.z, places.w}, here = k * kernel + l;
+#if BF16
+    // Two places at a time. Below 1024 they are numbers as f16, all different.
+    if (kernel < 32) {
+        const u32 both = here * 0x10001u;
+        unpack(make_uint4(flow.x & equal(place[0], both), flow.y & equal(place[1], both), flow.z & equal(place[2], both),
+                          flow.w & equal(place[3], both)), g8);
+        return;
+    }
+#endif
+    unpack(flow, g8);
+#pragma unroll
+    for (int i = 0; i < 8; i++) g8[i] = (place[i / 2] >> (i % 2 * 16) & 0xffffu) == here ? g8[i] : 0.0f;
+}
+
+// A window of 3 × 3: its gradient, and the places of its maxima.
+struct Chosen {
+    Raw flow;
+    uint4 places;
+    __device__ __forceinline__ void add_to(float (&d)[8], int k, int l) const {
+        float g8[8];
+        flow_of(g8, flow, places, 3, k, l);
+#pragma unroll
+        for (int i = 0; i < 8; i++) d[i] += g8[i];
+    }
+};
+
+// The maxima of windows of 3 × 3, two apart, with padding 1, backward. The 2 × 2 pixels at (2y, 2x) are in no windows but those at
+// (y, x), (y, x + 1), (y + 1, x) and (y + 1, x + 1). A thread goes down a few such squares: then it loads a window twice instead of
+// up to nine times, and divides once.
+__device__ __forceinline__ void pool_backward_squares(const Pool& pool, const u16* __restrict__ chosen, const T* __restrict__ flow,
+                                                      T* __restrict__ dx) {
+    constexpr int ROWS = 4;
+    const int groups = pool.pitch / 8, wide = (pool.w + 1) / 2, strips = ((pool.h + 1) / 2 + ROWS - 1) / ROWS;
+    EACH(at, (u64)pool.n * strips * wide * groups) {
+        const Pixel strip(at, groups, strips, wide);
+        const int top = strip.y * ROWS;
+        const u64 window = (((u64)strip.n * pool.oh + top) * pool.ow + strip.x) * pool.pitch + strip.group * 8;
+        const T* flows = flow + window;
+        const u16* places = chosen + window;
+        T* to = dx + (((u64)strip.n * pool.h + 2 * top) * pool.w + 2 * strip.x) * pool.pitch + strip.group * 8;
+        const bool right = strip.x + 1 < pool.ow, both = 2 * strip.x + 1 < pool.w;
+        // Two windows side by side. Outside there are none: their gradient is zero.
+        auto fetch = [&](int row, Chosen (&windows)[2]) {
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                windows[k] = {};
+                if (top + row < pool.oh && (k == 0 || right))
+                    windows[k] = {*(const Raw*)(flows + k * pool.pitch), *(const uint4*)(places + k * pool.pitch)};
+            }
+            flows += pool.ow * pool.pitch;
+            places += pool.ow * pool.pitch;
+        };
+        Chosen windows[ROWS + 1][2];
+        fetch(0, windows[0]);
+        fetch(1, windows[1]);
+#pragma unroll
+        for (int row = 0; row < ROWS; row++) {
+            // Fetched early, because memory is slow.
+            if (row + 1 < ROWS) fetch(row + 2, windows[row + 2]);
+            const Chosen(&upper)[2] = windows[row], (&lower)[2] = windows[row + 1];
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                if (2 * (top + row) + k >= pool.h) break;
+                float left[8], d[8];
+                flow_of(left, upper[0].flow, upper[0].places, 3, k + 1, 1);
+                if (k == 1) lower[0].add_to(left, 0, 1);
+                store8(to, left);
+                flow_of(d, upper[0].flow, upper[0].places, 3, k + 1, 2);
+                upper[1].add_to(d, k + 1, 0);
+                if (k == 1) {
+                    lower[0].add_to(d, 0, 2);
+                    lower[1].add_to(d, 0, 0);
+                }
+                if (both) store8(to + pool.pitch, d);
+                to += pool.w * pool.pitch;
+            }
+        }
+    }
+}
+
 // Each input pixel visits every window that contains it.
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, BF16 ? 3 : 2)
     pool_backward(Pool pool, const u16* __restrict__ chosen, const T* __restrict__ flow, T* dx, int add, u64 slab) {
     await_previous();
     chosen = mine(chosen, slab); flow = mine(flow, slab); dx = mine(dx, slab);
+    if (pool.largest && pool.kernel == 3 && pool.stride == 2 && pool.pad == 1 && !add)
+        return pool_backward_squares(pool, chosen, flow, dx);
     const int groups = pool.pitch / 8;
     EACH(at, (u64)pool.n * pool.h * pool.w * groups) {
         const Pixel from(at, groups, pool.h, pool.w);
@@ -168,26 +253,11 @@ extern "C" __global__ void __launch_bounds__(256)
         auto window = [&](int oy, int ox) { return (((u64)from.n * pool.oh + oy) * pool.ow + ox) * pool.pitch + from.group * 8; };
         auto add_window = [&](int oy, int ox, const Raw& raw, const uint4& places) {
             const int top = oy * pool.stride - pool.pad, left = ox * pool.stride - pool.pad;
+            const int high = min(top + pool.kernel, pool.h) - max(top, 0), wide = min(left + pool.kernel, pool.w) - max(left, 0);
             float g8[8];
-#if BF16
-            if (pool.largest && pool.kernel < 32) {
-                const u32 here = ((iy - top) * pool.kernel + ix - left) * 0x10001u;
-                unpack(make_uint4(raw.x & equal(places.x, here), raw.y & equal(places.y, here), raw.z & equal(places.z, here),
-                                  raw.w & equal(places.w, here)), g8);
-#pragma unroll
-                for (int i = 0; i < 8; i++) d[i] += g8[i];
-                return;
-            }
-#endif
-            unpack(raw, g8);
-            if (!pool.largest) {
-                const int high = min(top + pool.kernel, pool.h) - max(top, 0), wide = min(left + pool.kernel, pool.w) - max(left, 0);
-                for (int i = 0; i < 8; i++) d[i] += g8[i] / (float)(high * wide);
-                return;
-            }
-            const u32 place[4] = {places.x, places.y, places.z, places.w}, here = (iy - top) * pool.kernel + ix - left;
-#pragma unroll
-            for (int i = 0; i < 8; i++) d[i] += (place[i / 2] >> (i % 2 * 16) & 0xffffu) == here ? g8[i] : 0.0f;
+            if (pool.largest) flow_of(g8, raw, places, pool.kernel, iy - top, ix - left);
+            else unpack(raw, g8);
+            for (int i = 0; i < 8; i++) d[i] += pool.largest ? g8[i] : g8[i] / (float)(high * wide);
         };
         // Two windows at a time.
         for (int oy = oy0; oy <= oy1; oy++)
