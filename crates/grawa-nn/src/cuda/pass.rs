@@ -386,11 +386,12 @@ impl Pass<'_> {
         Ok(Grid::row(rows.div_ceil(4 * lanes).clamp(1, most)))
     }
 
-    /// A grid for sums over rows, with at most 128 channels for each column of blocks. A row of blocks leaves a row of sums.
+    /// A grid for sums over rows, with at most 128 channels for each column of blocks. A row of blocks leaves a row of sums. It has
+    /// no more blocks than are resident at once, as above.
     pub(super) fn sums(&self, rows: usize, channels: usize) -> Grid {
         let columns = summing_columns(channels);
         let lanes = 256 / (pitch(channels) / 8).div_ceil(columns);
-        let blocks = rows.div_ceil(4 * lanes).clamp(1, self.summing_blocks.div_ceil(columns));
+        let blocks = rows.div_ceil(4 * lanes).clamp(1, (self.summing_blocks / columns).max(1));
         let shared = summing_room(self.program.wide);
         Grid { blocks: (blocks as u32, columns as u32), threads: 256, shared }
     }
