@@ -13,6 +13,7 @@ mod curvature;
 mod data;
 mod device;
 mod device_share;
+mod evaluation;
 mod floors;
 mod forward;
 mod host_step;
@@ -32,6 +33,7 @@ mod replica_set;
 mod round;
 #[cfg(test)]
 mod rounded;
+mod staging;
 mod tangent;
 
 pub use autotune::Choice;
@@ -40,10 +42,10 @@ pub use curvature::Curvature;
 pub use data::{DatasetBytes, Split, View};
 pub use device::{Device, compile_kernels, devices};
 pub use device_share::DeviceShare;
+pub use evaluation::{Kept, Model};
 pub use floors::KernelTime;
 pub use kernel_cache::{CACHE, kernel_cache};
 pub use library::{Name as Library, VARIABLE, open};
-pub use local_step::Model;
 pub use multi_gpu::{AllReduce, MultiGpu, Participant};
 pub use replica_set::{Outcome, ReplicaSet, Settings};
 pub use round::Vectors;

@@ -338,7 +338,6 @@ impl EvaluateShard for CudaSet {
         alive();
         let (gpu, worker) = self.gpu(0)?;
         gpu.put(worker, StateKind::Parameters, model)?;
-        let (shards, statistics) = ([Shard { index: 0, shard, of }], [Arc::new(statistics.to_vec())]);
-        gpu.each(Model::Own, &shards, &statistics, &|| {}, &mut |_, logits, label| show(logits, label))
+        gpu.each(Model::Own, Shard { index: 0, shard, of }, Arc::new(statistics.to_vec()), show)
     }
 }
