@@ -171,6 +171,11 @@ impl Context {
         unsafe { result::ctx::set_current(self.handle) }.map_err(failed("select the GPU"))
     }
 
+    /// Free memory of the GPU in bytes. The context is current.
+    pub(crate) fn free_memory(&self) -> Result<usize, Error> {
+        Ok(result::mem_get_info().map_err(failed("query free memory"))?.0)
+    }
+
     /// Waits for the main stream, which all other streams join. Reports a failure of the host.
     pub(crate) fn synchronise(&self) -> Result<(), Error> {
         self.wait(&mut self.staging())
@@ -247,7 +252,7 @@ impl Memory {
     pub(crate) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, Error> {
         context.bind()?;
         let bytes = bytes.max(256);
-        let (free, _) = result::mem_get_info().map_err(failed("query free memory"))?;
+        let free = context.free_memory()?;
         if bytes > free {
             let fits = "use fewer workers or a smaller batch".into();
             return Err(Error::OutOfDeviceMemory { needed: bytes, free, fits });
@@ -329,7 +334,8 @@ impl Memory {
                 .map_err(failed("copy from the GPU"))?;
         }
         self.context.wait(&mut staging)?;
-        let values = |at| room[part(at)].chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect();
+        let values =
+            |at| room[part(at)].chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect();
         Ok((0..offsets.len()).map(values).collect())
     }
 }
@@ -665,6 +671,17 @@ impl Stream {
         self.context.bind()?;
         // SAFETY: the caller's promise; the stream lives as long as self.
         unsafe { result::memcpy_dtod_async(to, from, bytes, self.handle) }.map_err(failed("copy on the GPU"))
+    }
+
+    /// Copies values from the GPU, and waits for it. The context is current.
+    ///
+    /// # Safety
+    ///
+    /// The range of the length of `to` is in memory of this GPU.
+    pub(crate) unsafe fn fetch<T: Pod>(&self, to: &mut [T], from: u64) -> Result<(), Error> {
+        // SAFETY: the caller's promise; any bytes are valid values, and the slice lives until the copy is done.
+        unsafe { result::memcpy_dtoh_async(to, from, self.handle) }.map_err(failed("copy from the GPU"))?;
+        self.synchronise()
     }
 
     pub(crate) fn synchronise(&self) -> Result<(), Error> {

@@ -79,7 +79,7 @@ impl ReplicaSet {
     }
 
     /// The address of a vector as long as the parameters in a worker's slab.
-    fn vector_address(&self, worker: usize, offset: u64) -> Result<u64, Error> {
+    pub(super) fn vector_address(&self, worker: usize, offset: u64) -> Result<u64, Error> {
         limits::index("worker", worker, self.workers)?;
         self.memory.address(self.offset(worker, offset), 4 * self.program.graph.parameters().len())
     }
@@ -203,9 +203,7 @@ impl Pass<'_> {
             Kept::Logits => self.forward(PassMode { of_batch: false, track: false, dropout: false }),
             Kept::Statistics => {
                 let pass_mode = PassMode { of_batch: true, track: true, dropout: false };
-                let is_norm = |index: &usize| {
-                    matches!(self.program.steps[*index].op, Op::BatchNorm { .. })
-                };
+                let is_norm = |index: &usize| matches!(self.program.steps[*index].op, Op::BatchNorm { .. });
                 let last = (0..self.program.steps.len()).rev().find(is_norm);
                 (0..last.map_or(0, |last| last + 1)).try_for_each(|index| self.step_forward(index, pass_mode))
             }

@@ -8,6 +8,7 @@ use super::compile::{HISTORY, Program};
 use super::cudnn::Cudnn;
 use super::data::{DeviceDataset, Source, Split};
 use super::device::{Captured, Context, Device, Grid, Kernels, Memory, Stream, arguments};
+use super::device_snapshot::SnapshotRoom;
 use super::host_step::HostSteps;
 use super::job::{Chain, Job, chains};
 use super::kernel_choice::LayerKernels;
@@ -108,6 +109,8 @@ pub struct ReplicaSet {
     pub(super) saved_statistics: Option<Memory>,
     /// What the passes of an evaluation have kept, pass by pass, worker by worker.
     pub(super) kept: Option<Memory>,
+    /// For copies that are fetched later.
+    pub(super) rooms: Vec<Arc<SnapshotRoom>>,
     settings: Settings,
 }
 
@@ -233,6 +236,7 @@ impl ReplicaSet {
             is_replaced: false,
             saved_statistics: None,
             kept: None,
+            rooms: Vec::new(),
             settings,
         })
     }

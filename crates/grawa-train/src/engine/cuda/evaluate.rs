@@ -90,7 +90,9 @@ fn enqueue(
     let mut assigned: Vec<Vec<u32>> = vec![Vec::new(); shards.len()];
     for pass in part.clone() {
         let (keys, made): (Vec<Key>, Vec<Batch>) =
-            (shards.iter().map(|shard| make(shard, pass)).collect::<Result<Vec<_>, _>>()?).into_iter().unzip();
+            (shards.iter().map(|shard| make(shard, pass)).collect::<Result<Vec<_>, _>>()?)
+                .into_iter()
+                .unzip();
         if pass == part.start {
             let keys: Vec<(Key, u32)> =
                 keys.into_iter().zip(shards).map(|(key, shard)| (key, shard.of as u32)).collect();
