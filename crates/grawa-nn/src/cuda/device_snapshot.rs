@@ -160,13 +160,15 @@ impl DeviceSnapshot {
     fn vector(&self, &Copied { vector, offset, numbers, pieces }: &Copied) -> Result<Vec<f32>, Error> {
         let mut whole = Vec::new();
         for piece in 0..pieces {
-            let values = self.room.read(offset + 4 * numbers * piece, numbers)?;
-            let values = match vector {
-                StateVector::Worker(_, StateKind::Statistics) => values,
+            let mut values = self.room.read(offset + 4 * numbers * piece, numbers)?;
+            match vector {
+                StateVector::Worker(_, StateKind::Statistics) => {}
                 // Its last number counts its steps.
-                StateVector::Worker(_, StateKind::SecondMoment) if values.last() == Some(&0.0) => Vec::new(),
-                _ => layout::relayout(&self.spans, &values, false),
-            };
+                StateVector::Worker(_, StateKind::SecondMoment) if values.last() == Some(&0.0) => {
+                    values.clear()
+                }
+                _ => layout::relayout_in_place(&self.spans, &mut values, false),
+            }
             if whole.is_empty() { whole = values } else { whole.extend(values) }
         }
         Ok(whole)
