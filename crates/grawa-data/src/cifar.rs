@@ -6,6 +6,7 @@
 
 use crate::error::{Error, Result, io};
 use crate::{Dataset, DatasetKind, Shape, Split, find_folder, md5};
+use rayon::prelude::*;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -60,12 +61,22 @@ pub(crate) const CIFAR100: Format = Format {
 const CIFAR10_NAMES: [&str; 10] =
     ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"];
 
-/// Appends the images and labels of one file.
-fn parse(format: &Format, bytes: &[u8], images: &mut Vec<u8>, labels: &mut Vec<u32>) {
-    for record in bytes.chunks_exact(format.labels + SHAPE.len()) {
-        labels.push(record[format.labels - 1].into());
-        images.extend_from_slice(&record[format.labels..]);
+/// The images and labels of files, one after the other.
+fn parse(format: &Format, files: &[Vec<u8>]) -> (Vec<u8>, Vec<u32>) {
+    let length = format.labels + SHAPE.len();
+    let records = || files.iter().flat_map(|bytes| bytes.chunks_exact(length));
+    let labels: Vec<u32> = records().map(|record| record[format.labels - 1].into()).collect();
+    let mut images = vec![0; labels.len() * SHAPE.len()];
+    let mut rest = &mut images[..];
+    for bytes in files {
+        let (here, after) = rest.split_at_mut(bytes.len() / length * SHAPE.len());
+        let records = bytes.par_chunks_exact(length).map(|record| &record[format.labels..]);
+        here.par_chunks_exact_mut(SHAPE.len())
+            .zip(records)
+            .for_each(|(image, pixels)| image.copy_from_slice(pixels));
+        rest = after;
     }
+    (images, labels)
 }
 
 impl Format {
@@ -91,20 +102,25 @@ pub(crate) fn read(format: &Format, dir: &Path) -> Result<Dataset> {
         Error::missing(at, &what, &expected, &hint)
     };
     let at = format.find(dir)?.ok_or_else(|| missing(dir))?;
-    let part = |files: &[(&str, &str)]| {
-        let (mut images, mut labels) = (Vec::new(), Vec::new());
-        for (name, sum) in files {
-            let path = at.join(name);
-            if !path.is_file() {
-                return Err(missing(&at));
-            }
-            let bytes = fs::read(&path).map_err(io("read", &path))?;
-            md5::check(&bytes, &path, &format!("{} file", format.title), sum, md5::GET_AGAIN)?;
-            parse(format, &bytes, &mut images, &mut labels);
+    let read = |(name, sum): &(&str, &str)| {
+        let path = at.join(name);
+        if !path.is_file() {
+            return Err(missing(&at));
         }
+        let bytes = fs::read(&path).map_err(io("read", &path))?;
+        md5::check(&bytes, &path, &format!("{} file", format.title), sum, md5::GET_AGAIN)?;
+        Ok(bytes)
+    };
+    // All at once: the md5 sums of 180 MB take a third of a second one after the other.
+    let names: Vec<_> = format.train.iter().chain([&format.test]).collect();
+    let files: Vec<Result<Vec<u8>>> = names.par_iter().map(|&file| read(file)).collect();
+    let files: Vec<Vec<u8>> = files.into_iter().collect::<Result<_>>()?;
+    let part = |files: &[Vec<u8>]| {
+        let (images, labels) = parse(format, files);
         Split::from_bytes(SHAPE, images, labels, format.classes)
     };
-    let parts = [part(format.train)?, part(&[format.test])?];
+    let (train, test) = files.split_at(format.train.len());
+    let parts = [part(train)?, part(test)?];
     Ok(Dataset::of(format.kind, class_names(format, &at), format.classes, parts))
 }
 

@@ -7,6 +7,7 @@
 use crate::Error;
 use grawa_core::Layout;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -207,15 +208,11 @@ impl Tensors {
             path: self.path.clone(),
             why: error.to_string(),
         };
-        let raw: Vec<(&String, Dtype, &Vec<usize>, Vec<u8>)> = (self.tensors.iter())
+        let raw: Vec<_> = (self.tensors.iter())
             .map(|(name, tensor)| {
                 let (kind, bytes) = match &tensor.data {
-                    Data::F32(numbers) => {
-                        (Dtype::F32, numbers.iter().flat_map(|x| x.to_le_bytes()).collect())
-                    }
-                    Data::I64(numbers) => {
-                        (Dtype::I64, numbers.iter().flat_map(|x| x.to_le_bytes()).collect())
-                    }
+                    Data::F32(numbers) => (Dtype::F32, little_endian(numbers, |x| x.to_le_bytes())),
+                    Data::I64(numbers) => (Dtype::I64, little_endian(numbers, |x| x.to_le_bytes())),
                 };
                 (name, kind, &tensor.shape, bytes)
             })
@@ -226,6 +223,17 @@ impl Tensors {
         }
         let bytes = safetensors::serialize(views, None).map_err(wrong)?;
         Ok(if self.metadata.is_empty() { bytes } else { with_metadata(&bytes, &self.metadata) })
+    }
+}
+
+/// The bytes of numbers as a file has them. Most machines have them in memory, and a checkpoint can be large.
+fn little_endian<T: bytemuck::NoUninit, const N: usize>(
+    numbers: &[T],
+    bytes: impl Fn(&T) -> [u8; N],
+) -> Cow<'_, [u8]> {
+    match cfg!(target_endian = "little") {
+        true => Cow::Borrowed(bytemuck::cast_slice(numbers)),
+        false => Cow::Owned(numbers.iter().flat_map(bytes).collect()),
     }
 }
 

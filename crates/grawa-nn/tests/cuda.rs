@@ -11,10 +11,10 @@ use grawa_core::{
     norm::norms, plan, step::descend,
 };
 use grawa_nn::cuda::{
-    AllReduce, DatasetBytes, DeviceShare, Model, MultiGpu, Participant, ReplicaSet, Settings, Split, Vectors,
-    View, compile_kernels,
+    AllReduce, DatasetBytes, DeviceShare, Kept, Model, MultiGpu, Participant, ReplicaSet, Settings, Split,
+    StateVector, Vectors, View, compile_kernels,
 };
-use grawa_nn::{Backend, Compiled, Cpu, Mode, Precision, Shape, Tape, zoo};
+use grawa_nn::{Backend, Compiled, Cpu, Graph, Mode, Precision, Shape, Tape, zoo};
 use networks::{all_networks, plain_names, plain_operations, smooth};
 
 const BATCH: usize = 6;
@@ -588,4 +588,148 @@ fn what_is_not_a_number_stays_so() {
             assert!(parameters[3].is_nan() && found[3].is_nan(), "{by_link}, worker {worker}: {}", found[3]);
         }
     }
+}
+
+/// A data set of random images for a network: bytes, labels, and the values of bytes.
+fn random_data(graph: &Graph, examples: usize) -> (Vec<u8>, Vec<u32>, Vec<[f32; 256]>) {
+    let mut draws = Key::new(9, Purpose::Problem).stream();
+    let bytes = (0..examples * graph.input().len()).map(|_| draws.word() as u8).collect();
+    let labels = (0..examples).map(|_| draws.below(graph.classes() as u64) as u32).collect();
+    let table =
+        (0..graph.input().channels).map(|c| std::array::from_fn(|byte| (byte + c) as f32 / 64.0 - 2.0));
+    (bytes, labels, table.collect())
+}
+
+/// Everything that training has of a worker.
+fn state_of(set: &ReplicaSet, worker: usize) -> [Vec<f32>; 4] {
+    [
+        set.parameters(worker).unwrap(),
+        set.velocity(worker).unwrap(),
+        set.second_moment(worker).unwrap(),
+        set.statistics(worker).unwrap(),
+    ]
+}
+
+/// Passes that are enqueued together keep what each keeps by itself, which is what a plain pass computes; and the workers stay as they
+/// were.
+#[test]
+#[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
+fn passes_in_flight_do_not_mix_up_their_results() {
+    const PASSES: usize = 5;
+    let device = needs::gpu();
+    for ((name, graph), precision) in
+        all_networks().into_iter().flat_map(|net| [Precision::F32, Precision::Bf16].map(|p| (net.clone(), p)))
+    {
+        let settings = Settings { batch: BATCH, workers: 3, precision, fixed: true };
+        let mut set = ReplicaSet::new(&device, &graph, settings).unwrap();
+        let (bytes, labels, table) = random_data(&graph, 40);
+        let data = DatasetBytes { shape: graph.input(), images: &bytes, labels: &labels, table: &table };
+        for split in [Split::Train, Split::Test] {
+            set.load_dataset(split, data, View { flip: true, crop: Some(1) }, PASSES).unwrap();
+        }
+        for worker in 0..3 {
+            let (parameters, statistics) = smooth(&graph, worker as u64);
+            set.load(worker, &parameters, &statistics).unwrap();
+        }
+        set.load_centre(2, 0, &smooth(&graph, 9).0).unwrap();
+        let before = [0, 1, 2].map(|worker| state_of(&set, worker));
+        let mut draws = Key::new(3, Purpose::Problem).stream();
+        let mut examples = || (0..PASSES * BATCH).map(|_| draws.below(40) as u32).collect::<Vec<u32>>();
+        let assigned = [examples(), examples(), examples()];
+        let key = |worker: usize, pass: usize| {
+            let apart = worker as u32 + 1;
+            let step = 10 * worker + pass * apart as usize;
+            (Key::new(5, Purpose::Augment).worker(worker as u32).step(step as u64), apart)
+        };
+        for (kept, split) in [(Kept::Statistics, Split::Train), (Kept::Logits, Split::Test)] {
+            let run = |set: &mut ReplicaSet, passes: std::ops::Range<usize>| {
+                set.begin_passes(kept, &[0, 1, 2].map(|worker| key(worker, passes.start))).unwrap();
+                for (worker, examples) in assigned.iter().enumerate() {
+                    let part = passes.start * BATCH..passes.end * BATCH;
+                    set.assign(split, worker, &examples[part]).unwrap();
+                }
+                passes.for_each(|_| set.enqueue_pass(kept, true).unwrap());
+                set.kept_results(kept).unwrap()
+            };
+            set.load_models(&[Model::Own, Model::Centre { level: 2, group: 0 }, Model::Own]).unwrap();
+            let together = run(&mut set, 0..PASSES);
+            for pass in 0..PASSES {
+                let alone = run(&mut set, pass..pass + 1);
+                let batches = [0, 1, 2].map(|worker| set.batch(worker).unwrap());
+                let shown = [0, 1, 2].map(|worker: usize| (&batches[worker].0[..], &batches[worker].1[..]));
+                set.load_batches(&shown).unwrap();
+                let own_statistics = [0, 1, 2].map(|worker| set.statistics(worker).unwrap());
+                match kept {
+                    Kept::Statistics => {
+                        drop(set.gradient(Mode::Train { dropout: None }, 1.0, true).unwrap());
+                    }
+                    Kept::Logits => drop(set.forward(Mode::Evaluate).unwrap()),
+                }
+                for worker in 0..3 {
+                    let plain = match kept {
+                        Kept::Statistics => set.statistics(worker),
+                        Kept::Logits => set.logits(worker),
+                    };
+                    let what = format!("{name}, {precision}, {kept:?}, pass {pass}, worker {worker}");
+                    assert!(together[worker].len() == PASSES && alone[worker].len() == 1, "{what}");
+                    assert!(together[worker][pass] == alone[worker][0], "{what}: in flight");
+                    assert!(plain.unwrap() == alone[worker][0], "{what}: plain");
+                    set.load_statistics(worker, &own_statistics[worker]).unwrap();
+                }
+            }
+            for results in &together {
+                let is_distinct = results.windows(2).all(|pair| pair[0] != pair[1]);
+                assert!(is_distinct || results[0].is_empty(), "{name}: {kept:?}");
+            }
+            // One more than batches are assigned.
+            let refused = set.enqueue_pass(kept, true).unwrap_err().to_string();
+            assert!(refused.contains("assigned for 1 steps"), "{refused}");
+            set.unload_models().unwrap();
+            let after = [0, 1, 2].map(|worker| state_of(&set, worker));
+            assert!(after == before, "{name}, {precision}: {kept:?} changed a worker");
+        }
+    }
+}
+
+/// What is copied on the GPU is the state at that moment, however far training is when it is fetched.
+#[test]
+#[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
+fn a_snapshot_does_not_see_later_steps() {
+    let device = needs::gpu();
+    let graph = zoo::resnet("resnet", Shape::image(3, 13), 2, 8, 5).unwrap();
+    let settings = Settings { batch: BATCH, workers: 2, precision: Precision::F32, fixed: true };
+    let mut set = ReplicaSet::new(&device, &graph, settings).unwrap();
+    let (bytes, labels, table) = random_data(&graph, 40);
+    let data = DatasetBytes { shape: graph.input(), images: &bytes, labels: &labels, table: &table };
+    set.load_dataset(Split::Train, data, View { flip: true, crop: None }, 40).unwrap();
+    for worker in 0..2 {
+        set.load(worker, &graph.initial(worker as u64), &graph.initial_statistics()).unwrap();
+        let examples: Vec<u32> = (0..40 * BATCH).map(|at| ((at * 7 + worker) % 40) as u32).collect();
+        set.assign(Split::Train, worker, &examples).unwrap();
+    }
+    set.set_position(Key::new(5, Purpose::Step), &[0.01], [0.0; 2]).unwrap();
+    let outer = [graph.initial(7), graph.initial(8)].concat();
+    set.load_centre(0, 0, &outer).unwrap();
+    let kinds = [StateKind::Parameters, StateKind::Velocity, StateKind::SecondMoment, StateKind::Statistics];
+    let wanted: Vec<StateVector> = (0..2)
+        .flat_map(|worker| kinds.map(|kind| StateVector::Worker(worker, kind)))
+        .chain([StateVector::Centre { level: 0, group: 0 }, StateVector::Centre { level: 2, group: 0 }])
+        .collect();
+    let expected = |set: &ReplicaSet| -> Vec<Vec<f32>> {
+        (0..2).flat_map(|worker| state_of(set, worker)).chain([outer.clone(), Vec::new()]).collect()
+    };
+    // Without second moments, then with them: other rooms, which the third and fourth use again.
+    for round in 0..4 {
+        let now = expected(&set);
+        let pending = set.snapshot(&wanted).unwrap().unwrap();
+        let centre = set.snapshot(&[StateVector::Centre { level: 0, group: 0 }]).unwrap().unwrap();
+        assert!(set.snapshot(&wanted).unwrap().is_none(), "a third one at a time");
+        set.steps(AdamW::default(), 4).unwrap();
+        let fetched = std::thread::spawn(|| pending.fetch().unwrap()).join().unwrap();
+        assert!(fetched == now, "round {round}");
+        assert!(centre.fetch().unwrap() == [outer.clone()]);
+        assert!(expected(&set) != now, "round {round}: nothing was learnt");
+    }
+    let missing = set.snapshot(&[StateVector::Worker(2, StateKind::Parameters)]);
+    assert!(missing.unwrap_err().to_string().contains("there are 2"));
 }

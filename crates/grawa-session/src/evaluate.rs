@@ -250,8 +250,11 @@ impl Process {
     ) -> Result<Vec<ModelStatistics>, Error> {
         let is_each = model == Measured::Own;
         let mut own = Vec::new();
-        for worker in &self.workers {
-            own.push((worker.index, worker.id, self.set.copy(worker.index, StateKind::Statistics)?));
+        // Recalibration does not need them, and a GPU would have to be waited for.
+        if layout.is_empty() || *policy != BatchNorm::Recalibrate {
+            for worker in &self.workers {
+                own.push((worker.index, worker.id, self.set.copy(worker.index, StateKind::Statistics)?));
+            }
         }
         if layout.is_empty() || (is_each && *policy == BatchNorm::Keep) {
             let own = own.into_iter();

@@ -1,6 +1,6 @@
 //! Everything a run needs to be resumed: the state of each worker, of the groups, and the position.
 //!
-//! The loop hands a snapshot to the supervisor and continues; the supervisor writes it to disk meanwhile.
+//! The loop hands a snapshot to the supervisor and continues; the supervisor fetches its vectors and writes it to disk meanwhile.
 
 use crate::Error;
 use crate::evaluate::viewing;
@@ -9,7 +9,7 @@ use crate::membership::Membership;
 use crate::milestones::Position;
 use crate::process::{Note, Process};
 use crate::round_message::Tally;
-use crate::worker_set::Slot;
+use crate::worker_set::{Slot, StateVector};
 use grawa_comm::Error as CommError;
 use grawa_core::{Evaluate, Layout, Memory, Method, Notes, Share, StateKind, Tracker, mean};
 use serde::{Deserialize, Serialize};
@@ -35,6 +35,22 @@ pub struct Snapshot {
     pub calibrated: Option<Vec<f32>>,
     /// The state of an elastic group.
     pub held: Option<GroupCheckpoint>,
+}
+
+/// Something whose vectors are still to be fetched.
+pub struct Pending<T>(Box<dyn FnOnce() -> Result<T, Error> + Send>);
+
+impl<T> Pending<T> {
+    /// Fetches the vectors.
+    pub fn complete(self) -> Result<T, Error> {
+        (self.0)()
+    }
+}
+
+impl<T> std::fmt::Debug for Pending<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pending").finish_non_exhaustive()
+    }
 }
 
 /// The evaluated model, which is kept if it errs less than the one that is kept.
@@ -192,9 +208,18 @@ impl Process {
         };
         // In an elastic group a part holds the model of all: one is enough.
         let count = if is_elastic { 1 } else { self.workers.len() };
-        let mut parts = Vec::with_capacity(count);
+        let (mut parts, mut wanted) = (Vec::with_capacity(count), Vec::new());
         for at in 0..count {
-            parts.push(self.part(at)?);
+            parts.push(self.part(at, &mut wanted)?);
+        }
+        let is_alone = matches!(self.membership, Membership::Alone);
+        if is_alone {
+            snapshots.wait();
+        }
+        let mut fetch = Some(self.set.copy_later(&wanted)?);
+        if let Some(fetch) = fetch.take_if(|_| !is_alone) {
+            // The processes exchange whole parts.
+            fill(&mut parts, fetch()?);
         }
         let is_first = self.membership.is_first();
         if let Membership::Fixed(all) = &mut self.membership {
@@ -209,9 +234,11 @@ impl Process {
         }
         // The process that was first may just have been lost.
         if is_elastic || self.membership.is_first() {
-            snapshots.wait();
+            if !is_alone {
+                snapshots.wait();
+            }
             let evaluated = self.history.last().is_some_and(|last| last.at.steps == self.at.steps);
-            let snapshot = Snapshot {
+            let mut snapshot = Snapshot {
                 at: self.at,
                 settled: self.settled,
                 stopped,
@@ -222,7 +249,13 @@ impl Process {
                 calibrated: Some(self.calibrated.clone()).filter(|_| evaluated && !stopped),
                 held: self.held(stopped)?,
             };
-            let _ = common.notes.send(Note::Snapshot(Box::new(snapshot)));
+            let pending = Pending(Box::new(move || {
+                if let Some(fetch) = fetch {
+                    fill(&mut snapshot.parts, fetch()?);
+                }
+                Ok(snapshot)
+            }));
+            let _ = common.notes.send(Note::Snapshot(pending));
         }
         Ok(())
     }
@@ -239,18 +272,22 @@ impl Process {
             return Ok(());
         };
         let slot = if self.common.method.evaluate == Evaluate::Centre { Slot::All } else { Slot::View };
-        let mut parameters = self.set.centre(slot)?.to_vec();
-        // An outer optimizer keeps its velocity behind the centre.
-        parameters.truncate(self.common.layout.len());
-        let statistics = self.calibrated.clone();
-        let _ = self.common.notes.send(Note::Best(Box::new(BestModel { parameters, statistics, evaluated })));
+        let fetch = self.set.copy_later(&[StateVector::Centre(slot)])?;
+        let (statistics, length) = (self.calibrated.clone(), self.common.layout.len());
+        let pending = Pending(Box::new(move || {
+            let mut parameters = fetch()?.pop().unwrap_or_default();
+            // An outer optimizer keeps its velocity behind the centre.
+            parameters.truncate(length);
+            Ok(BestModel { parameters, statistics, evaluated })
+        }));
+        let _ = self.common.notes.send(Note::Best(pending));
         Ok(())
     }
 
-    /// The state of a worker of this process.
-    fn part(&mut self, at: usize) -> Result<Part, Error> {
+    /// The state of a worker of this process. Adds what [`fill`] gives it to `wanted`.
+    fn part(&mut self, at: usize, wanted: &mut Vec<StateVector>) -> Result<Part, Error> {
         let (is_elastic, id) = (self.membership.is_elastic(), self.membership.id());
-        let mut centres = Vec::new();
+        let (mut centres, mut to_fetch) = (Vec::new(), Vec::new());
         for (level, own) in
             self.levels.iter().enumerate().flat_map(|(at, level)| level.own.iter().map(move |own| (at, own)))
         {
@@ -267,25 +304,29 @@ impl Process {
             if self.common.method.share == Share::Parameters && keeps {
                 let centre = match (&self.membership, own.slot) {
                     // What is saved is what the group holds, even if the workers are not pulled toward it yet.
-                    (Membership::Elastic(all, _), Slot::All) => all.newest_centre()?,
-                    (_, slot) => self.set.centre(slot)?,
+                    (Membership::Elastic(all, _), Slot::All) => all.newest_centre()?.to_vec(),
+                    (_, slot) => {
+                        to_fetch.push(StateVector::Centre(slot));
+                        Vec::new()
+                    }
                 };
-                centres.push((level, own.number, centre.to_vec()));
+                centres.push((level, own.number, centre));
             }
         }
         let worker = &self.workers[at];
         let shows = is_elastic && viewing(self.common.method.evaluate).is_some();
         let mut past = worker.past;
         past.times += worker.tally.times;
+        let own = |what| StateVector::Worker(worker.index, what);
+        wanted.extend([
+            if shows { StateVector::Centre(Slot::View) } else { own(StateKind::Parameters) },
+            own(StateKind::Velocity),
+            own(StateKind::SecondMoment),
+            own(StateKind::Statistics),
+        ]);
+        wanted.extend(to_fetch);
         Ok(Part {
             worker: worker.id,
-            parameters: match shows {
-                true => self.set.centre(Slot::View)?.to_vec(),
-                false => self.set.copy(worker.index, StateKind::Parameters)?,
-            },
-            velocity: self.set.copy(worker.index, StateKind::Velocity)?,
-            second_moment: self.set.copy(worker.index, StateKind::SecondMoment)?,
-            statistics: self.set.copy(worker.index, StateKind::Statistics)?,
             notes: worker.trackers.iter().map(Tracker::notes).cloned().collect(),
             // In an elastic group an interrupted cycle begins again.
             taken: worker.taken - if is_elastic { worker.in_cycle } else { 0 },
@@ -296,7 +337,22 @@ impl Process {
             tally: worker.tally,
             past,
             centres,
+            ..Part::default()
         })
+    }
+}
+
+/// Gives the parts of this process the vectors that they want, in the order of `part`. A centre that is there already is none of them.
+fn fill(parts: &mut [Part], vectors: Vec<Vec<f32>>) {
+    let mut vectors = vectors.into_iter();
+    let mut next = || vectors.next().unwrap_or_default();
+    for part in parts {
+        let Part { parameters, velocity, second_moment, statistics, .. } = part;
+        for vector in [parameters, velocity, second_moment, statistics] {
+            *vector = next();
+        }
+        let missing = part.centres.iter_mut().filter(|(_, _, centre)| centre.is_empty());
+        missing.for_each(|(_, _, centre)| *centre = next());
     }
 }
 

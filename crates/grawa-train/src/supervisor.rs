@@ -2,10 +2,11 @@
 //! finds out how the run ended.
 
 use crate::Error;
+use crate::checkpoint::Writer;
 use crate::event::{Event, Fault, Finished, Observer, Place};
 use crate::process::{Common, Note, Process};
 use crate::run::{Launch, milestones};
-use crate::snapshot::{BestModel, Snapshot};
+use crate::snapshot::{BestModel, Pending, Snapshot};
 use grawa_session::OwnReports;
 use grawa_session::process::broke_down;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -73,8 +74,8 @@ impl<'a> Supervisor<'a> {
                 }
                 Ok(Note::Event(event)) => self.show(&event),
                 Ok(Note::NotReported(error)) => self.fail(error.into()),
-                Ok(Note::Snapshot(snapshot)) => self.keep(*snapshot),
-                Ok(Note::Best(best)) => self.keep_best(*best),
+                Ok(Note::Snapshot(snapshot)) => self.keep(snapshot),
+                Ok(Note::Best(best)) => self.keep_best(best),
                 Ok(Note::Ended(ended)) => break ended,
                 // The loop sends its end last.
                 Err(_) => break Ok(()),
@@ -116,8 +117,9 @@ impl<'a> Supervisor<'a> {
     }
 
     /// Writes the best model so far. If it cannot be written that is reported, and the run continues.
-    fn keep_best(&mut self, best: BestModel) {
-        if let Some(Err(error)) = self.launch.writer.as_ref().map(|writer| writer.write_best(best)) {
+    fn keep_best(&mut self, best: Pending<BestModel>) {
+        let Some(writer) = &self.launch.writer else { return };
+        if let Err(error) = best.complete().map_err(Error::from).and_then(|best| writer.write_best(best)) {
             let what = format!("the best model was not kept: {error}; the run continues");
             self.tell(&Event::Fault(Fault { at: self.place, worker: None, what }));
         }
@@ -125,13 +127,12 @@ impl<'a> Supervisor<'a> {
 
     /// Writes a checkpoint. If it cannot be written that is reported, and the run continues: the older ones are still there. Without a
     /// first one the run does not start.
-    fn keep(&mut self, snapshot: Snapshot) {
-        if let Some(writer) = &self.launch.writer {
-            let path = writer.path(&snapshot);
-            let milestones = milestones(&self.launch.recipe, self.launch.examples);
-            self.tell(&Event::Checkpoint { at: milestones.place(&snapshot.at), path });
-            match writer.write(snapshot) {
-                Ok(_) => {
+    fn keep(&mut self, snapshot: Pending<Snapshot>) {
+        let launch = self.launch;
+        if let Some(writer) = &launch.writer {
+            let snapshot = snapshot.complete().map_err(Error::from);
+            match snapshot.and_then(|snapshot| self.write(writer, snapshot)) {
+                Ok(()) => {
                     self.has_written = true;
                     self.unwritten = None;
                 }
@@ -145,5 +146,12 @@ impl<'a> Supervisor<'a> {
         }
         // The worker that waits for this may be gone.
         let _ = self.written.send(());
+    }
+
+    fn write(&mut self, writer: &Writer, snapshot: Snapshot) -> Result<(), Error> {
+        let milestones = milestones(&self.launch.recipe, self.launch.examples);
+        let (at, path) = (milestones.place(&snapshot.at), writer.path(&snapshot));
+        self.tell(&Event::Checkpoint { at, path });
+        writer.write(snapshot).map(drop)
     }
 }

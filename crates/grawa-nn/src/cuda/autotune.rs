@@ -194,8 +194,7 @@ impl Autotuner<'_> {
         let cudnn_time = best.as_ref().map(|plan| plan.seconds);
         let KernelChoice::Own { grid, .. } = &ours else { return Ok((ours, None, cudnn_time)) };
         // SAFETY: as above.
-        let mut own_time =
-            unsafe { self.time_own(layer, direction, &ours, addresses, stretch, sums(grid)) }?;
+        let mut own_time = unsafe { self.time_own(layer, direction, &ours, addresses, stretch, sums(grid)) }?;
         let mut least = match (self.precision, cudnn_time) {
             // With tf32 our kernels would be those of f32.
             (Precision::Tf32, Some(_)) => f64::INFINITY,

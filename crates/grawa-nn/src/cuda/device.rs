@@ -7,6 +7,7 @@ use super::kernel_cache::{self, kernel_cache};
 use super::kernel_file::Origin;
 use super::library::{self, Name};
 use super::limits;
+use super::staging::{self, Staging};
 use super::wide::products;
 use crate::{Error, Precision};
 use bytemuck::Pod;
@@ -14,7 +15,7 @@ use cudarc::driver::{result, sys};
 use cudarc::nvrtc;
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Converts an error of the driver; `action` is what was tried.
 pub(crate) fn failed(action: impl Into<String>) -> impl FnOnce(result::DriverError) -> Error {
@@ -144,6 +145,8 @@ pub(crate) struct Context {
     pub(crate) device: Device,
     handle: sys::CUcontext,
     main: sys::CUstream,
+    /// For small copies on the main stream.
+    staging: Mutex<Staging>,
     /// Why a plain operation failed on the host. What was computed since is worthless.
     pub(crate) failure: Arc<OnceLock<String>>,
 }
@@ -158,7 +161,8 @@ impl Context {
     pub(crate) fn open(device: Device) -> Result<Arc<Self>, Error> {
         // SAFETY: the driver named this device.
         let handle = unsafe { result::primary_ctx::retain(device.handle) }.map_err(failed("open the GPU"))?;
-        let mut context = Context { device, handle, main: std::ptr::null_mut(), failure: Arc::default() };
+        let (main, staging) = (std::ptr::null_mut(), Mutex::new(Staging::new()));
+        let mut context = Context { device, handle, main, staging, failure: Arc::default() };
         context.bind()?;
         context.main = result::stream::create(result::stream::StreamKind::NonBlocking)
             .map_err(failed("create a stream"))?;
@@ -171,20 +175,45 @@ impl Context {
         unsafe { result::ctx::set_current(self.handle) }.map_err(failed("select the GPU"))
     }
 
+    /// Free memory of the GPU in bytes. The context is current.
+    pub(crate) fn free_memory(&self) -> Result<usize, Error> {
+        Ok(result::mem_get_info().map_err(failed("query free memory"))?.0)
+    }
+
     /// Waits for the main stream, which all other streams join. Reports a failure of the host.
     pub(crate) fn synchronise(&self) -> Result<(), Error> {
+        self.wait(&mut self.staging())
+    }
+
+    fn staging(&self) -> MutexGuard<'_, Staging> {
+        self.staging.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same; nobody can enqueue a small copy between the end of the wait and the reuse of its memory.
+    fn wait(&self, staging: &mut Staging) -> Result<(), Error> {
         // SAFETY: the handle lives as long as self.
         unsafe { result::stream::synchronize(self.main) }.map_err(failed("wait for the GPU"))?;
+        staging.clear();
         match self.failure.get() {
             Some(why) => Err(Error::device("run a plain operation on the host", why)),
             None => Ok(()),
         }
+    }
+
+    /// Room for a small copy of the main stream; waits if there is none left.
+    fn room(&self, staging: &mut Staging, bytes: usize) -> Result<*mut [u8], Error> {
+        if !staging.has_room(bytes) {
+            self.wait(staging)?;
+        }
+        staging.take(bytes)
     }
 }
 
 impl Drop for Context {
     fn drop(&mut self) {
         if !self.main.is_null() && self.bind().is_ok() {
+            let _ = self.synchronise();
+            self.staging().free();
             // SAFETY: created once in `open`, and released once, here.
             let _ = unsafe { result::stream::destroy(self.main) };
         }
@@ -227,7 +256,7 @@ impl Memory {
     pub(crate) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, Error> {
         context.bind()?;
         let bytes = bytes.max(256);
-        let (free, _) = result::mem_get_info().map_err(failed("query free memory"))?;
+        let free = context.free_memory()?;
         if bytes > free {
             let fits = "use fewer workers or a smaller batch".into();
             return Err(Error::OutOfDeviceMemory { needed: bytes, free, fits });
@@ -255,10 +284,20 @@ impl Memory {
         Ok(self.start + offset as u64)
     }
 
-    /// Copies values to the GPU, after all work enqueued before.
+    /// Copies values to the GPU, after all work enqueued before. Does not wait for a small copy.
     pub(crate) fn write<T: Pod>(&self, offset: usize, from: &[T]) -> Result<(), Error> {
         self.context.bind()?;
         let to = self.address(offset, size_of_val(from))?;
+        if size_of_val(from) <= staging::LARGEST {
+            let mut staging = self.context.staging();
+            let room = self.context.room(&mut staging, size_of_val(from))?;
+            // SAFETY: nobody else has this room until the main stream, which gets the copy, is done.
+            let room = unsafe { &mut *room };
+            room.copy_from_slice(bytemuck::cast_slice(from));
+            // SAFETY: the range was checked above, and any bytes are valid values.
+            return unsafe { result::memcpy_htod_async(to, room, self.context.main) }
+                .map_err(failed("copy to the GPU"));
+        }
         // SAFETY: the range was checked above, any bytes are valid values, and the slice lives until the copy is done.
         unsafe { result::memcpy_htod_async(to, from, self.context.main) }
             .map_err(failed("copy to the GPU"))?;
@@ -273,6 +312,35 @@ impl Memory {
         unsafe { result::memcpy_dtoh_async(to, from, self.context.main) }
             .map_err(failed("copy from the GPU"))?;
         self.context.synchronise()
+    }
+
+    /// Copies `length` values from each of several places, after all work enqueued before. Waits once.
+    pub(crate) fn read_each<T: Pod>(&self, offsets: &[usize], length: usize) -> Result<Vec<Vec<T>>, Error> {
+        let bytes = length * size_of::<T>();
+        if bytes * offsets.len() > staging::LARGEST {
+            let read = |&offset: &usize| {
+                let mut values = vec![T::zeroed(); length];
+                self.read(offset, &mut values)?;
+                Ok(values)
+            };
+            return offsets.iter().map(read).collect();
+        }
+        self.context.bind()?;
+        let mut staging = self.context.staging();
+        let room = self.context.room(&mut staging, bytes * offsets.len())?;
+        // SAFETY: nobody else has this room until the main stream, which gets the copies, is done.
+        let room = unsafe { &mut *room };
+        let part = |at: usize| at * bytes..(at + 1) * bytes;
+        for (at, &offset) in offsets.iter().enumerate() {
+            let from = self.address(offset, bytes)?;
+            // SAFETY: the range was checked, and the room lives as long as the context.
+            unsafe { result::memcpy_dtoh_async(&mut room[part(at)], from, self.context.main) }
+                .map_err(failed("copy from the GPU"))?;
+        }
+        self.context.wait(&mut staging)?;
+        let values =
+            |at| room[part(at)].chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect();
+        Ok((0..offsets.len()).map(values).collect())
     }
 }
 
@@ -611,6 +679,17 @@ impl Stream {
         self.context.bind()?;
         // SAFETY: the caller's promise; the stream lives as long as self.
         unsafe { result::memcpy_dtod_async(to, from, bytes, self.handle) }.map_err(failed("copy on the GPU"))
+    }
+
+    /// Copies values from the GPU, and waits for it. The context is current.
+    ///
+    /// # Safety
+    ///
+    /// The range of the length of `to` is in memory of this GPU.
+    pub(crate) unsafe fn fetch<T: Pod>(&self, to: &mut [T], from: u64) -> Result<(), Error> {
+        // SAFETY: the caller's promise; any bytes are valid values, and the slice lives until the copy is done.
+        unsafe { result::memcpy_dtoh_async(to, from, self.handle) }.map_err(failed("copy from the GPU"))?;
+        self.synchronise()
     }
 
     pub(crate) fn synchronise(&self) -> Result<(), Error> {

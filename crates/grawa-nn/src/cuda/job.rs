@@ -3,6 +3,7 @@
 use super::compile::{Chunk, HISTORY, Program};
 use super::data::Source;
 use super::device::{Context, Event, Grid, Stream, arguments};
+use super::evaluation::Kept;
 use super::floors::KernelTime;
 use super::kernel_choice::{KernelChoice, LayerKernels};
 use super::limits;
@@ -47,6 +48,8 @@ pub(crate) enum Job {
     Descend { optimizer: Optimizer },
     /// A forward pass and its loss.
     Forward { pass_mode: PassMode, from: Source },
+    /// A pass of an evaluation, whose result is kept.
+    Measure { kept: Kept, from: Source },
 }
 
 /// Streams for the passes of some replicas, and events between them. Replicas do not depend on each other, so chains run side by
@@ -139,6 +142,10 @@ impl ReplicaSet {
             Job::Step { from, .. } => (from, from != Source::Loaded),
             Job::Gradient { from, noted, .. } => (from, noted),
             Job::Forward { from, .. } => (from, false),
+            Job::Measure { from, .. } => {
+                limits::steps_ahead("results can be kept", self.slot, times, self.passes_at_once())?;
+                (from, false)
+            }
             Job::Descend { .. } => return Ok(()),
         };
         if noted {
@@ -172,13 +179,15 @@ impl ReplicaSet {
         match job {
             Job::Step { optimizer: Optimizer::AdamW(_), .. }
             | Job::Descend { optimizer: Optimizer::AdamW(_) } => self.reserve_second_moments(),
+            Job::Measure { .. } => self.reserve_kept(),
             _ => Ok(()),
         }
     }
 
-    /// The update of a step advances the GPU's count of steps.
+    /// The update of a step and the end of a measured pass advance the GPU's count of steps.
     fn advance_slot(&mut self, job: Job) {
-        self.slot += usize::from(matches!(job, Job::Step { .. } | Job::Descend { .. }));
+        let advances = matches!(job, Job::Step { .. } | Job::Descend { .. } | Job::Measure { .. });
+        self.slot += usize::from(advances);
     }
 
     /// Drops recorded graphs, because addresses they use have changed.
@@ -225,6 +234,13 @@ impl ReplicaSet {
                 self.in_chains(pass, |pass| {
                     pass.forward(pass_mode)?;
                     pass.loss(1.0, false, None)
+                })
+            }
+            Job::Measure { kept, from } => {
+                self.fill(pass, from)?;
+                self.in_chains(pass, |pass| {
+                    pass.forward_for(kept)?;
+                    pass.keep(kept)
                 })
             }
         }

@@ -3,15 +3,22 @@
 use super::compile::Span;
 use rayon::prelude::*;
 
-/// Converts a vector from the order of the host to that of the GPU, or back. Checkpoints convert all vectors of all workers, so
-/// all cores take part.
+/// Converts a vector from the order of the host to that of the GPU, or back.
 pub(super) fn relayout(spans: &[Span], vector: &[f32], to_device: bool) -> Vec<f32> {
     let mut converted = vector.to_vec();
+    relayout_in_place(spans, &mut converted, to_device);
+    converted
+}
+
+/// The same in place. Checkpoints convert all vectors of all workers, so all cores take part.
+pub(super) fn relayout_in_place(spans: &[Span], vector: &mut [f32], to_device: bool) {
     for span in spans.iter().filter(|span| span.taps > 1) {
         let (start, taps, channels) = (span.start as usize, span.taps as usize, span.channels as usize);
-        let (part, kernel) = (start..start + span.length as usize, taps * channels);
-        let kernels = vector[part.clone()].par_chunks_exact(kernel);
-        kernels.zip(converted[part].par_chunks_exact_mut(kernel)).with_min_len(8).for_each(|(from, to)| {
+        let kernels =
+            vector[start..start + span.length as usize].par_chunks_exact_mut(taps * channels).with_min_len(8);
+        kernels.for_each_init(Vec::new, |from, to| {
+            from.clear();
+            from.extend_from_slice(to);
             for tap in 0..taps {
                 for channel in 0..channels {
                     let (host, device) = (channel * taps + tap, tap * channels + channel);
@@ -24,7 +31,6 @@ pub(super) fn relayout(spans: &[Span], vector: &[f32], to_device: bool) -> Vec<f
             }
         });
     }
-    converted
 }
 
 #[cfg(test)]
@@ -42,5 +48,8 @@ mod tests {
         let device = relayout(&spans, &host, true);
         assert_eq!(device, [0., 1., 3., 5., 2., 4., 6., 7., 9., 11., 8., 10., 12., 13.]);
         assert_eq!(relayout(&spans, &device, false), host);
+        let mut again = host;
+        relayout_in_place(&spans, &mut again, true);
+        assert_eq!(again, device);
     }
 }

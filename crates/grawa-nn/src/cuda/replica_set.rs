@@ -8,6 +8,7 @@ use super::compile::{HISTORY, Program};
 use super::cudnn::Cudnn;
 use super::data::{DeviceDataset, Source, Split};
 use super::device::{Captured, Context, Device, Grid, Kernels, Memory, Stream, WIDE, arguments};
+use super::device_snapshot::SnapshotRoom;
 use super::host_step::HostSteps;
 use super::job::{Chain, Job, chains};
 use super::kernel_choice::LayerKernels;
@@ -47,7 +48,7 @@ pub(crate) struct Controls {
     pub(crate) prox: [f32; 2],
     pub(crate) lost: u32,
     pub(crate) correct: u32,
-    pub(crate) spare: u32,
+    pub(crate) apart: u32,
     pub(crate) loss: f64,
 }
 
@@ -57,7 +58,7 @@ pub(super) const BEHIND: usize = 3;
 /// Kernels of every precision, of bf16 alone, of bf16 on Hopper, and of f32 alone. They are loaded before a graph is recorded.
 const KERNELS: &str = "norm_moments norm_settle norm_settle_flow norm_fold norm_forward norm_forward_moments norm_reduce norm_backward add_forward add_moments add_backward \
      add_bias pool_forward pool_backward pool_backward_tiles global_forward global_backward move_one move_eight dropout loss loss_sum \
-     channel_sums intake augment pack_all_weights collect update adamw_position adamw squares norms mix device_sum device_pull ascend pause";
+     channel_sums intake augment pack_all_weights keep_result collect update adamw_position adamw squares norms mix device_sum device_pull ascend pause";
 const TENSOR_CORE_KERNELS: &str = "conv_16 conv_32 conv_64 conv_64_tall conv_128 conv_rows_16 conv_rows_32 wgrad_16 \
      wgrad_32 wgrad_64 wgrad_rows_16 wgrad_rows_32";
 const WIDE_KERNELS: &str = "conv_wide_64 conv_wide_128 conv_wide_160 conv_wide_data_64 conv_wide_data_128 conv_wide_data_160 \
@@ -105,8 +106,13 @@ pub struct ReplicaSet {
     /// Workers in a group, and how many of the first group are on an earlier GPU.
     pub(crate) group: usize,
     pub(crate) lead: usize,
-    /// The workers' statistics while models to evaluate replace theirs.
-    pub(crate) saved_statistics: Option<Vec<Vec<f32>>>,
+    /// Whether models to evaluate replace the workers, and the workers' statistics meanwhile.
+    pub(super) is_replaced: bool,
+    pub(super) saved_statistics: Option<Memory>,
+    /// What the passes of an evaluation have kept, pass by pass, worker by worker.
+    pub(super) kept: Option<Memory>,
+    /// For copies that are fetched later.
+    pub(super) rooms: Vec<Arc<SnapshotRoom>>,
     settings: Settings,
 }
 
@@ -232,7 +238,10 @@ impl ReplicaSet {
             sums: None,
             group: workers,
             lead: 0,
+            is_replaced: false,
             saved_statistics: None,
+            kept: None,
+            rooms: Vec::new(),
             settings,
         })
     }
@@ -259,6 +268,11 @@ impl ReplicaSet {
 
     pub(crate) fn offset(&self, worker: usize, offset: u64) -> usize {
         worker * self.program.slab as usize + offset as usize
+    }
+
+    /// Where an offset is for each worker.
+    pub(crate) fn places(&self, offset: u64) -> Vec<usize> {
+        (0..self.workers).map(|worker| self.offset(worker, offset)).collect()
     }
 
     /// Converts a vector from the order of the host to that of the GPU, or back.
@@ -438,10 +452,9 @@ impl ReplicaSet {
         Ok(())
     }
 
-    pub(crate) fn read_controls(&self, worker: usize) -> Result<Controls, Error> {
-        let mut controls = [Controls::default()];
-        self.memory.read(self.offset(worker, 0), &mut controls)?;
-        Ok(controls[0])
+    fn read_controls(&self) -> Result<Vec<Controls>, Error> {
+        let all = self.memory.read_each(&self.places(0), 1)?;
+        Ok(all.into_iter().flatten().collect())
     }
 
     /// A forward and a backward pass on the loaded batches: the gradient of the sum of the losses times `factor`. Updates the
@@ -473,9 +486,8 @@ impl ReplicaSet {
     }
 
     pub(crate) fn outcomes(&self) -> Result<Vec<Outcome>, Error> {
-        (0..self.workers)
-            .map(|worker| self.read_controls(worker).map(|c| Outcome { loss: c.loss, correct: c.correct }))
-            .collect()
+        let outcome = |c: Controls| Outcome { loss: c.loss, correct: c.correct };
+        Ok(self.read_controls()?.into_iter().map(outcome).collect())
     }
 
     /// Enqueues `count` local steps of every worker.
@@ -490,13 +502,14 @@ impl ReplicaSet {
         if self.datasets[Split::Train as usize].is_some() { Source::Augmented } else { Source::Loaded }
     }
 
-    /// The mean losses of the first `count` steps since [`ReplicaSet::set_position`] on data of the GPU, and whether a parameter
-    /// of the worker was ever not finite.
-    pub fn losses(&self, worker: usize, count: usize) -> Result<(Vec<f64>, bool), Error> {
-        let mut losses = vec![0.0f64; count.min(HISTORY)];
-        self.memory.read(self.offset(worker, self.program.offsets.history), &mut losses)?;
-        losses.iter_mut().for_each(|loss| *loss /= self.program.batch as f64);
-        Ok((losses, self.read_controls(worker)?.lost != 0))
+    /// For every worker the mean losses of the first `count` steps since [`ReplicaSet::set_position`] on data of the GPU, and whether
+    /// a parameter of it was ever not finite.
+    pub fn losses(&self, count: usize) -> Result<Vec<(Vec<f64>, bool)>, Error> {
+        let places = self.places(self.program.offsets.history);
+        let mut losses: Vec<Vec<f64>> = self.memory.read_each(&places, count.min(HISTORY))?;
+        losses.iter_mut().flatten().for_each(|loss| *loss /= self.program.batch as f64);
+        let lost = self.read_controls()?.into_iter().map(|controls| controls.lost != 0);
+        Ok(losses.into_iter().zip(lost).collect())
     }
 
     /// Waits until the GPU has finished all enqueued work.

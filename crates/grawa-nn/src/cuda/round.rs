@@ -64,13 +64,7 @@ impl ReplicaSet {
     pub fn norms(&mut self) -> Result<Vec<Vec<f64>>, Error> {
         let spans = self.program.spans.len();
         self.enqueue_norms()?;
-        (0..self.workers)
-            .map(|worker| {
-                let mut norms = vec![0.0f64; spans];
-                self.memory.read(self.offset(worker, self.program.offsets.norms), &mut norms)?;
-                Ok(norms)
-            })
-            .collect()
+        self.memory.read_each(&self.places(self.program.offsets.norms), spans)
     }
 
     fn enqueue_norms(&self) -> Result<(), Error> {

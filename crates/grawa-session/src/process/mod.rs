@@ -19,7 +19,7 @@ use crate::milestones::{Milestones, Position};
 use crate::pace::Pacing;
 use crate::reporter::SendReport;
 use crate::round_message::{ProcessMessage, RoundMessage, Tally};
-use crate::snapshot::{BestModel, Snapshot, Snapshots};
+use crate::snapshot::{BestModel, Pending, Snapshot, Snapshots};
 use crate::worker_set::{PerWorker, Slot, WorkerSet, WorkerState};
 use grawa_comm::{Collective, Error as CommError};
 use grawa_core::{Layout, Memory, Method, Optimizer, Schedule, Share, Tracker};
@@ -74,8 +74,8 @@ pub enum Note {
     Own(Event),
     /// A report could not be sent to the coordinator.
     NotReported(Error),
-    Snapshot(Box<Snapshot>),
-    Best(Box<BestModel>),
+    Snapshot(Pending<Snapshot>),
+    Best(Pending<BestModel>),
     /// The process is done with the run.
     Ended(Result<(), Error>),
 }

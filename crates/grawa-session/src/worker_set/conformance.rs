@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use super::{Slot, Vectors, WorkerSet};
+use super::{Slot, StateVector, Vectors, WorkerSet};
 use grawa_comm::Outcome;
 use grawa_core::{Key, Layout, Memory, Method, Plan, Purpose, Report, StateKind, mix, plan};
 use std::sync::Arc;
@@ -51,6 +51,7 @@ fn same(found: &[f32], expected: &[f32], tolerance: f32, what: &str) {
 /// tolerance, the first kind bit for bit unless `is_exact` is false. A push depends on a distance, whose sum has an order of its own.
 pub fn check(set: &mut dyn WorkerSet, layout: &Layout, workers: u32, is_exact: bool) {
     let length = layout.len();
+    check_copies(set, length);
     let indices: Vec<usize> = (0..workers as usize).collect();
     for (step, (method, lost)) in
         METHODS.iter().flat_map(|method| [(method, None), (method, Some(workers - 1))]).enumerate()
@@ -99,4 +100,17 @@ pub fn check(set: &mut dyn WorkerSet, layout: &Layout, workers: u32, is_exact: b
             }
         }
     }
+}
+
+/// Copies that are fetched later are those of the moment at which they were asked for.
+fn check_copies(set: &mut dyn WorkerSet, length: usize) {
+    let [first, second, third] = [0, 1, 2].map(|step| vector(length, 0, step));
+    set.put(0, StateKind::Parameters, &first).unwrap();
+    set.set_centre(Slot::All, Arc::new(second.clone())).unwrap();
+    let wanted = [StateVector::Centre(Slot::All), StateVector::Worker(0, StateKind::Parameters)];
+    let fetch = set.copy_later(&wanted).unwrap();
+    set.put(0, StateKind::Parameters, &third).unwrap();
+    set.set_centre(Slot::All, Arc::new(third)).unwrap();
+    let fetched = std::thread::spawn(move || fetch().unwrap()).join().unwrap();
+    assert!(fetched == [second, first], "copies have changed since they were asked for");
 }

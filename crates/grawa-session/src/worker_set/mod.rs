@@ -60,6 +60,18 @@ pub struct Shard {
 /// The results of workers, by their index in the set. One that is an error is lost, and the set has dropped it.
 pub type PerWorker<T> = Vec<(usize, Result<T, Error>)>;
 
+/// A vector of a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StateVector {
+    /// A part of a worker's state.
+    Worker(usize, StateKind),
+    /// A centre; the velocity of its outer optimizer follows it.
+    Centre(Slot),
+}
+
+/// Fetches copies of vectors, on any thread.
+pub type Fetch = Box<dyn FnOnce() -> Result<Vec<Vec<f32>>, Error> + Send>;
+
 /// How the set evaluates.
 #[derive(Debug)]
 pub struct Evaluation {
@@ -124,6 +136,11 @@ pub trait WorkerSet: Send {
     /// A copy of a part of a worker's state.
     fn copy(&mut self, worker: usize, what: StateKind) -> Result<Vec<f32>, Error>;
 
+    /// Copies of vectors as they are now, to be fetched while the set goes on. A set may copy them at once; on a GPU that would take long.
+    fn copy_later(&mut self, wanted: &[StateVector]) -> Result<Fetch, Error> {
+        copy_now(self, wanted)
+    }
+
     /// Restores a part of a worker's state.
     fn put(&mut self, worker: usize, what: StateKind, values: &[f32]) -> Result<(), Error>;
 
@@ -144,4 +161,14 @@ pub trait WorkerSet: Send {
 
     /// Seconds that a worker waited for a core and for data since the last call.
     fn waits(&mut self, worker: usize) -> (f64, f64);
+}
+
+/// Copies vectors of a set at once.
+pub fn copy_now(set: &mut (impl WorkerSet + ?Sized), wanted: &[StateVector]) -> Result<Fetch, Error> {
+    let copy = |vector: &StateVector| match *vector {
+        StateVector::Worker(worker, what) => set.copy(worker, what),
+        StateVector::Centre(slot) => Ok(set.centre(slot)?.to_vec()),
+    };
+    let copies: Vec<Vec<f32>> = wanted.iter().map(copy).collect::<Result<_, _>>()?;
+    Ok(Box::new(|| Ok(copies)))
 }

@@ -388,7 +388,7 @@ struct Controls {
     float prox[2];
     u32 lost;       // nonzero once a parameter was not finite
     u32 correct;    // correct predictions in the last batch
-    u32 spare;
+    u32 apart;      // steps from a batch of an evaluation to its next one
     double loss;    // the summed loss of the last batch
 };
 
@@ -548,6 +548,25 @@ extern "C" __global__ void __launch_bounds__(256)
         }
         if (ox == 0 && oy == 0) labels[image] = all_labels[index];
     }
+}
+
+// Ends a pass of an evaluation: copies its result to the place of this pass, clears it if `clears`, and advances the position to
+// the next batch. One block for each replica, so that the position is read before it changes.
+extern "C" __global__ void __launch_bounds__(256)
+    keep_result(Controls* controls, u32* result, u64 words, int clears, u32* kept, u32 replicas, u64 slab) {
+    await_previous();
+    controls = mine(controls, slab); result = mine(result, slab);
+    kept += ((u64)controls->slot * replicas + blockIdx.z) * words;
+    for (u64 at = threadIdx.x; at < words; at += 256) {
+        kept[at] = result[at];
+        if (clears) result[at] = 0;
+    }
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    controls->slot++;
+    const u32 before = controls->step_low;
+    controls->step_low = before + controls->apart;
+    if (controls->step_low < before) controls->step_high++;
 }
 
 // Adds a bias to the output of cuDNN.

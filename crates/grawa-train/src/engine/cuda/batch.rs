@@ -53,6 +53,20 @@ impl Data {
             self.test.evaluation(number, images, labels).map(|_| ())
         })
     }
+
+    /// Calls `show` with the logits and the label of every example of a test batch.
+    pub(super) fn each_example(
+        &self,
+        classes: usize,
+        (number, logits): &(usize, Vec<f32>),
+        show: &mut dyn FnMut(&[f32], usize),
+    ) {
+        // The last batch is padded: there are no labels for the rest of it.
+        let labels = self.test.split().labels().iter().skip(number * self.order.batch_size() as usize);
+        for (logits, &label) in logits.chunks_exact(classes).zip(labels) {
+            show(logits, label as usize);
+        }
+    }
 }
 
 /// A batch of `size` examples that `fill` writes on the host.
@@ -71,6 +85,8 @@ fn host_batch(
 pub(super) struct Stream {
     cursor: WorkerSampler,
     reader: Loader,
+    /// Examples that were found ahead: the first step and the number of steps.
+    ahead: Option<(u64, u64, Vec<u32>)>,
     /// Batches from the host and the step of the next one, once the first was asked for.
     prefetch: Option<(PrefetchLoader, u64)>,
     /// Seconds waited for data.
@@ -83,6 +99,7 @@ impl Stream {
         Ok(Stream {
             cursor: order.for_worker(shard)?,
             reader: Loader::new(data.train.clone(), order, shard)?,
+            ahead: None,
             prefetch: None,
             waited: 0.0,
         })
@@ -95,11 +112,23 @@ impl Stream {
 
     /// The examples of `count` steps, one batch after the other.
     pub(super) fn examples(&mut self, first: u64, count: u64) -> Result<Vec<u32>, Error> {
+        if let Some((step, steps, examples)) = self.ahead.take()
+            && (step, steps) == (first, count)
+        {
+            return Ok(examples);
+        }
         let mut examples = Vec::new();
         for step in first..first + count {
             examples.extend_from_slice(self.cursor.batch(step)?);
         }
         Ok(examples)
+    }
+
+    /// Finds the examples of `count` steps that are likely next. Where an epoch begins, that is a permutation of all examples, for
+    /// which the GPU would wait.
+    pub(super) fn look_ahead(&mut self, first: u64, count: u64) {
+        // An error is reported when they are asked for.
+        self.ahead = self.examples(first, count).ok().map(|examples| (first, count, examples));
     }
 
     /// The images and labels of a step, prepared ahead on the host.

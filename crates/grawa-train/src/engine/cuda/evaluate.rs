@@ -1,65 +1,145 @@
-//! Evaluation of models on a GPU: they replace all workers, and each takes every n-th batch, as on the CPU.
+//! Evaluation of models on a GPU: they replace all workers, and each takes every n-th batch, as on the CPU. The passes of many batches
+//! are enqueued before the first result is read.
 
 use super::batch::{Batch, load_host_batches};
+use super::gpu::STRIDE;
 use crate::Error;
+use crate::worker_set::Shard;
 use grawa_core::Key;
-use grawa_nn::cuda::{Model, ReplicaSet};
+use grawa_nn::cuda::{Kept, Model, ReplicaSet, Split};
 use std::sync::Arc;
 
-/// Batches of a worker at a time: those from the host must all fit in its memory.
-const AT_ONCE: usize = 16;
-
-/// A worker's batches, with the keys of their augmentation.
-pub(super) type Batches = Vec<(Key, Batch)>;
-
-/// The batches of all workers in chunks. A worker with fewer batches than another has empty chunks at the end.
-pub(super) fn chunks_of_batches<T>(workers: &[Vec<T>]) -> impl Iterator<Item = Vec<&[T]>> {
-    let most = workers.iter().map(Vec::len).max().unwrap_or(0);
-    (0..most).step_by(AT_ONCE).map(move |from| {
-        let part = |batches: &'_ [T]| from.min(batches.len())..(from + AT_ONCE).min(batches.len());
-        workers.iter().map(|batches| &batches[part(batches)]).collect()
-    })
+/// The numbered batches of an evaluation, which the shards divide among themselves.
+pub(super) struct Batches<'a> {
+    /// What is kept of each.
+    pub(super) kept: Kept,
+    /// How many there are.
+    pub(super) count: usize,
+    /// Makes the one of this number, with the key of its augmentation.
+    pub(super) make: &'a dyn Fn(usize) -> Result<(Key, Batch), Error>,
 }
 
-/// Runs every worker's batches through the model, one of each at a time; `pass` computes the result of one.
-fn run_batches<T>(
+/// What the passes of one worker have kept: the number of each batch, and the result.
+pub(super) type Results = Vec<(usize, Vec<f32>)>;
+
+/// The model to evaluate, with these statistics for each worker, or with those of the batches.
+pub(super) type Loaded<'a> = (Model, Option<&'a [Arc<Vec<f32>>]>);
+
+/// The number of the batch that a shard has in a pass. Beyond the last there is none.
+fn number(shard: &Shard, pass: usize) -> usize {
+    shard.shard + pass * shard.of
+}
+
+/// How many passes the shard with the most batches needs.
+fn passes(shards: &[Shard], batches: usize) -> usize {
+    let each = |shard: &Shard| batches.saturating_sub(shard.shard).div_ceil(shard.of.max(1));
+    shards.iter().map(each).max().unwrap_or(0)
+}
+
+/// Runs the batches of all shards through the model, one of each shard at a time. `take` gets the results of all workers, as many
+/// passes at a time as the GPU keeps. Restores the workers in any case.
+pub(super) fn measure(
     set: &mut ReplicaSet,
-    model: Model,
-    statistics: Option<&[Arc<Vec<f32>>]>,
-    requests: &[Batches],
-    mut pass: impl FnMut(&mut ReplicaSet, &[Key], Option<&[Vec<u32>]>) -> Result<Vec<T>, grawa_nn::Error>,
-) -> Result<Vec<Vec<T>>, Error> {
-    set.load_models(&vec![model; requests.len()])?;
+    loaded: Loaded<'_>,
+    shards: &[Shard],
+    batches: &Batches<'_>,
+    alive: &dyn Fn(),
+    take: &mut dyn FnMut(Vec<Results>),
+) -> Result<(), Error> {
+    let measured = measure_loaded(set, loaded, shards, batches, alive, take);
+    set.unload_models()?;
+    measured
+}
+
+fn measure_loaded(
+    set: &mut ReplicaSet,
+    (model, statistics): Loaded<'_>,
+    shards: &[Shard],
+    batches: &Batches<'_>,
+    alive: &dyn Fn(),
+    take: &mut dyn FnMut(Vec<Results>),
+) -> Result<(), Error> {
+    set.load_models(&vec![model; shards.len()])?;
     for (worker, statistics) in statistics.into_iter().flatten().enumerate() {
         set.load_statistics(worker, statistics)?;
     }
-    let mut found: Vec<Vec<T>> = requests.iter().map(|_| Vec::new()).collect();
-    let most = requests.iter().map(Vec::len).max().unwrap_or(0);
-    // A worker with fewer batches repeats another's.
-    let filler = requests.iter().find_map(|batches| batches.first().cloned());
-    for number in 0..most {
-        let next = |batches: &Batches| batches.get(number).cloned().or_else(|| filler.clone());
-        let (keys, batches): (Vec<Key>, Vec<Batch>) = requests.iter().filter_map(next).unzip();
-        let examples = load_host_batches(set, batches)?;
-        let results = pass(set, &keys, examples.as_deref())?;
-        for ((batches, found), result) in requests.iter().zip(&mut found).zip(results) {
-            if number < batches.len() {
-                found.push(result);
+    let (all, at_once) = (passes(shards, batches.count), set.passes_at_once().min(STRIDE));
+    for first in (0..all).step_by(at_once) {
+        let part = first..all.min(first + at_once);
+        enqueue(set, shards, batches, part.clone(), alive)?;
+        let kept = set.kept_results(batches.kept)?;
+        let of_shard = |(shard, results): (&Shard, Vec<Vec<f32>>)| {
+            let numbered = part.clone().map(|pass| number(shard, pass)).zip(results);
+            numbered.filter(|(number, _)| *number < batches.count).collect()
+        };
+        take(shards.iter().zip(kept).map(of_shard).collect());
+    }
+    Ok(())
+}
+
+/// Enqueues some passes of all shards.
+fn enqueue(
+    set: &mut ReplicaSet,
+    shards: &[Shard],
+    batches: &Batches<'_>,
+    part: std::ops::Range<usize>,
+    alive: &dyn Fn(),
+) -> Result<(), Error> {
+    // A shard that has no batch left repeats one, whose result nobody reads.
+    let make = |shard: &Shard, pass: usize| (batches.make)(number(shard, pass) % batches.count);
+    let mut assigned: Vec<Vec<u32>> = vec![Vec::new(); shards.len()];
+    for pass in part.clone() {
+        let (keys, made): (Vec<Key>, Vec<Batch>) =
+            (shards.iter().map(|shard| make(shard, pass)).collect::<Result<Vec<_>, _>>()?)
+                .into_iter()
+                .unzip();
+        if pass == part.start {
+            let keys: Vec<(Key, u32)> =
+                keys.into_iter().zip(shards).map(|(key, shard)| (key, shard.of as u32)).collect();
+            set.begin_passes(batches.kept, &keys)?;
+        }
+        match load_host_batches(set, made)? {
+            Some(examples) => {
+                assigned.iter_mut().zip(examples).for_each(|(all, examples)| all.extend(examples));
+            }
+            None => {
+                set.enqueue_pass(batches.kept, false)?;
+                alive();
             }
         }
     }
-    Ok(found)
+    if assigned.iter().all(Vec::is_empty) {
+        return Ok(());
+    }
+    let split = match batches.kept {
+        Kept::Statistics => Split::Train,
+        Kept::Logits => Split::Test,
+    };
+    for (worker, examples) in assigned.iter().enumerate() {
+        set.assign(split, worker, examples)?;
+    }
+    part.into_iter().try_for_each(|_| {
+        alive();
+        Ok(set.enqueue_pass(batches.kept, true)?)
+    })
 }
 
-/// The same, and restores the workers in any case.
-pub(super) fn with_models<T>(
-    set: &mut ReplicaSet,
-    model: Model,
-    statistics: Option<&[Arc<Vec<f32>>]>,
-    requests: &[Batches],
-    pass: impl FnMut(&mut ReplicaSet, &[Key], Option<&[Vec<u32>]>) -> Result<Vec<T>, grawa_nn::Error>,
-) -> Result<Vec<Vec<T>>, Error> {
-    let found = run_batches(set, model, statistics, requests, pass);
-    set.unload_models()?;
-    found
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All batches are measured once, and the shard with the most batches has a batch in the last pass.
+    #[test]
+    fn shards_divide_all_batches() {
+        for (batches, of) in [(0, 1), (1, 4), (7, 3), (8, 4), (79, 4)] {
+            let shards: Vec<Shard> = (0..of).map(|shard| Shard { index: shard, shard, of }).collect();
+            let all = passes(&shards, batches);
+            let mut numbers: Vec<usize> =
+                (0..all).flat_map(|pass| shards.iter().map(move |shard| number(shard, pass))).collect();
+            assert_eq!(numbers.len(), batches.next_multiple_of(of));
+            numbers.retain(|number| *number < batches);
+            numbers.sort_unstable();
+            assert_eq!(numbers, (0..batches).collect::<Vec<_>>());
+        }
+    }
 }

@@ -1,13 +1,14 @@
 //! The workers of one GPU, in lock-step: every operation is that of all of them.
 
 use super::batch::{Data, Stream, load_host_batches};
-use super::evaluate::{chunks_of_batches, with_models};
+use super::evaluate::{Batches, Results, measure};
 use crate::Error;
 use crate::engine::{Counts, SHARE, recalibration, score_examples};
 use crate::worker_set::{Cycle, Shard, StepTaken, WorkerState};
 use grawa_core::{Key, Optimizer, Purpose, StateKind};
 use grawa_nn::Graph;
-use grawa_nn::cuda::{Model, ReplicaSet, Split};
+use grawa_nn::cuda::{Kept, Model, ReplicaSet, Split};
+use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -24,6 +25,8 @@ pub(super) struct Gpu {
     pub(super) graph: Graph,
     pub(super) data: Data,
     pub(super) streams: Vec<Stream>,
+    /// The recalibration batches, from the first evaluation on: the key of each one's augmentation, and its examples.
+    pub(super) recalibration: Option<Vec<(Key, Vec<u32>)>>,
 }
 
 /// Steps of all workers of a GPU.
@@ -108,6 +111,14 @@ impl Gpu {
         Ok(self.set.load_batches(&shown?)?)
     }
 
+    /// Finds the examples of as many steps again, while the GPU takes the `count` steps from these keys on.
+    fn look_ahead(&mut self, keys: &[Key], count: u64) {
+        if self.data.on_device {
+            let streams = self.streams.iter_mut().zip(keys);
+            streams.for_each(|(stream, key)| stream.look_ahead(key.place().1 + count, count));
+        }
+    }
+
     fn take_steps(&mut self, steps: &Steps<'_>) -> Result<Vec<StepsTaken>, Error> {
         let count = steps.rates.len();
         self.load_train_batches(steps.keys, count as u64)?;
@@ -130,13 +141,10 @@ impl Gpu {
                 set.descend(steps.optimizer)?;
             }
         }
-        (norms.into_iter().enumerate())
-            .map(|(worker, norms)| {
-                let (losses, lost) = set.losses(worker, count)?;
-                // The GPU records whether a number was ever not finite; such a number stays.
-                Ok(StepsTaken { losses, finite: !lost, norms })
-            })
-            .collect()
+        self.look_ahead(steps.keys, count as u64);
+        // The GPU records whether a number was ever not finite; such a number stays.
+        let taken = |((losses, lost), norms): ((_, bool), _)| StepsTaken { losses, finite: !lost, norms };
+        Ok(self.set.losses(count)?.into_iter().zip(norms).map(taken).collect())
     }
 
     /// The gradients of all workers at these keys. Returns the losses.
@@ -145,13 +153,13 @@ impl Gpu {
         let set = &mut self.set;
         set.set_positions(keys, &[0.0], [0.0; 2])?;
         set.compute_gradients()?;
-        let losses = (0..keys.len()).map(|worker| Ok(set.losses(worker, 1)?.0[0])).collect();
         if let Some(radius) = radius {
             set.ascend(radius)?;
             set.recompute_gradients()?;
             set.restore()?;
         }
-        losses
+        self.look_ahead(keys, 1);
+        Ok(self.set.losses(1)?.into_iter().filter_map(|(losses, _)| losses.first().copied()).collect())
     }
 
     /// A step with the current gradients. Returns which workers are finite.
@@ -163,7 +171,7 @@ impl Gpu {
     ) -> Result<Vec<bool>, Error> {
         self.set.set_rate(rate, prox)?;
         self.set.descend(optimizer)?;
-        (0..self.workers.len()).map(|worker| Ok(!self.set.losses(worker, 1)?.1)).collect()
+        Ok(self.set.losses(1)?.into_iter().map(|(_, lost)| !lost).collect())
     }
 
     /// The norms of all workers' gradients on their score batches.
@@ -219,66 +227,59 @@ impl Gpu {
         batches: usize,
         step: &dyn Fn(),
     ) -> Result<Vec<(Vec<f64>, u64)>, Error> {
-        let chosen = (shards.iter())
-            .map(|shard| recalibration(&self.data.order, (shard.shard, shard.of), batches))
-            .collect::<Result<Vec<_>, _>>()?;
-        let mut sums = vec![(vec![0.0; self.graph.statistics().len()], 0); shards.len()];
-        for chunk in chunks_of_batches(&chosen) {
-            step();
-            let batch = |(key, chosen): &(Key, Vec<u32>)| {
-                Ok((*key, self.data.train_batch(Some(*key), chosen.clone())?))
-            };
-            let requests = chunk
-                .iter()
-                .map(|chosen| chosen.iter().map(batch).collect())
-                .collect::<Result<Vec<_>, Error>>()?;
-            let found = with_models(&mut self.set, model, None, &requests, ReplicaSet::batch_statistics)?;
-            for ((sums, count), found) in sums.iter_mut().zip(&found) {
-                *count += found.len() as u64;
-                for batch in found {
-                    sums.iter_mut().zip(batch).for_each(|(sum, &found)| *sum += f64::from(found) / SHARE);
-                }
-            }
+        let Gpu { set, data, recalibration: all, .. } = self;
+        if all.is_none() {
+            // The same in every evaluation.
+            *all = Some(recalibration(&data.order, (0, 1), batches)?);
         }
+        let all = all.as_deref().unwrap_or_default();
+        let make = |number: usize| {
+            let (key, examples) = &all[number];
+            Ok((*key, data.train_batch(Some(*key), examples.clone())?))
+        };
+        let batches = Batches { kept: Kept::Statistics, count: all.len(), make: &make };
+        let mut sums = vec![(vec![0.0; self.graph.statistics().len()], 0); shards.len()];
+        measure(set, (model, None), shards, &batches, step, &mut |found| {
+            sums.par_iter_mut().zip(found).for_each(|((sums, count), found)| {
+                *count += found.len() as u64;
+                for (_, batch) in found {
+                    sums.iter_mut().zip(batch).for_each(|(sum, found)| *sum += f64::from(found) / SHARE);
+                }
+            });
+        })?;
         Ok(sums)
     }
 
-    /// Calls `show` with the worker, the logits and the label of every example of these shards' test batches.
-    pub(super) fn each(
+    /// Calls `take` with the logits of the test batches of these shards, of many batches at a time.
+    fn test_batches(
         &mut self,
         model: Model,
         shards: &[Shard],
         statistics: &[Arc<Vec<f32>>],
         step: &dyn Fn(),
-        show: &mut dyn FnMut(usize, &[f32], usize),
+        take: &mut dyn FnMut(&Data, Vec<Results>),
     ) -> Result<(), Error> {
-        let (size, examples) = (self.data.order.batch_size() as usize, self.data.test.len());
-        let (all, classes) = (examples.div_ceil(size), self.graph.classes());
-        let numbers: Vec<Vec<usize>> =
-            shards.iter().map(|shard| (shard.shard..all).step_by(shard.of).collect()).collect();
-        for chunk in chunks_of_batches(&numbers) {
-            step();
-            // The test set is never augmented.
-            let unused = Key::new(0, Purpose::Augment);
-            let batch = |&number: &usize| Ok((unused, self.data.test_batch(number)?));
-            let requests = chunk
-                .iter()
-                .map(|numbers| numbers.iter().map(batch).collect())
-                .collect::<Result<Vec<_>, Error>>()?;
-            let found =
-                with_models(&mut self.set, model, Some(statistics), &requests, |set, _, examples| {
-                    set.test(examples)
-                })?;
-            for (worker, (numbers, found)) in chunk.iter().zip(&found).enumerate() {
-                for (&number, logits) in numbers.iter().zip(found) {
-                    let labels = self.data.test.split().labels()[number * size..].iter();
-                    for (logits, &label) in logits.chunks_exact(classes).zip(labels) {
-                        show(worker, logits, label as usize);
-                    }
-                }
-            }
-        }
-        Ok(())
+        let Gpu { set, data, .. } = self;
+        // The test set is never augmented.
+        let unused = Key::new(0, Purpose::Augment);
+        let make = |number: usize| Ok((unused, data.test_batch(number)?));
+        let count = data.test.len().div_ceil(data.order.batch_size() as usize);
+        let batches = Batches { kept: Kept::Logits, count, make: &make };
+        measure(set, (model, Some(statistics)), shards, &batches, step, &mut |found| take(data, found))
+    }
+
+    /// Calls `show` with the logits and the label of every example of this shard's test batches.
+    pub(super) fn each(
+        &mut self,
+        model: Model,
+        shard: Shard,
+        statistics: Arc<Vec<f32>>,
+        show: &mut dyn FnMut(&[f32], usize),
+    ) -> Result<(), Error> {
+        let classes = self.graph.classes();
+        self.test_batches(model, &[shard], &[statistics], &|| {}, &mut |data, found| {
+            found.iter().flatten().for_each(|result| data.each_example(classes, result, &mut *show));
+        })
     }
 
     /// The counts of these shards' test batches.
@@ -289,9 +290,13 @@ impl Gpu {
         statistics: &[Arc<Vec<f32>>],
         step: &dyn Fn(),
     ) -> Result<Vec<Counts>, Error> {
+        let classes = self.graph.classes();
         let mut counts = vec![Counts::default(); shards.len()];
-        self.each(model, shards, statistics, step, &mut |worker, logits, label| {
-            counts[worker].take(logits, label);
+        self.test_batches(model, shards, statistics, step, &mut |data, found| {
+            counts.par_iter_mut().zip(found).for_each(|(counts, found)| {
+                let mut take = |logits: &[f32], label: usize| counts.take(logits, label);
+                found.iter().for_each(|result| data.each_example(classes, result, &mut take));
+            });
         })?;
         Ok(counts)
     }

@@ -180,7 +180,7 @@ fn open_gpu(
     let bytes = |feed: &Feed| feed.split().bytes().map(<[u8]>::len);
     let on_device = bytes(train).zip(bytes(test)).is_some_and(|(train, test)| ((train + test) as f64) < room);
     if on_device {
-        for (split, feed, steps) in [(Split::Train, train, gpu::STRIDE), (Split::Test, test, 1)] {
+        for (split, feed, steps) in [(Split::Train, train, gpu::STRIDE), (Split::Test, test, gpu::STRIDE)] {
             let data = DatasetBytes {
                 shape: super::network_shape(feed.split().shape()),
                 images: feed.split().bytes().unwrap_or_default(),
@@ -198,7 +198,8 @@ fn open_gpu(
     let shard = |worker: u32| worker.min(order.workers().saturating_sub(1));
     let streams =
         (workers.clone()).map(|worker| Stream::new(&data, order, shard(worker))).collect::<Result<_, _>>()?;
-    let mut gpu = Gpu { set, workers, first, graph: graph.clone(), data, streams };
+    let graph = graph.clone();
+    let mut gpu = Gpu { set, workers, first, graph, data, streams, recalibration: None };
     gpu.load_labels()?;
     Ok(gpu)
 }

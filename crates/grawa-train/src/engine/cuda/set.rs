@@ -8,7 +8,8 @@ use crate::engine::cpu_replica::replica_error;
 use crate::engine::{Counts, EvaluateShard};
 use crate::recipe::BatchNorm;
 use crate::worker_set::{
-    Cycle, Evaluation, Measured, PerWorker, Shard, Slot, Vectors, WorkerSet, WorkerState,
+    Cycle, Evaluation, Fetch, Measured, PerWorker, Shard, Slot, StateVector, Vectors, WorkerSet, WorkerState,
+    copy_now,
 };
 use grawa_comm::{Heartbeat, Outcome};
 use grawa_core::{Key, Layout, Optimizer, Plan, StateKind, Toward};
@@ -84,6 +85,20 @@ impl CudaSet {
         let Slot::Inner(at) = slot else { return gpu.workers.clone() };
         let start = (self.workers.start / self.group + at as u32) * self.group;
         gpu.workers.start.max(start)..gpu.workers.end.min(start + self.group)
+    }
+
+    /// The GPU that has a vector, and where it has it.
+    fn locate(&self, vector: StateVector) -> Option<(usize, cuda::StateVector)> {
+        let here = |gpu: &Gpu| match vector {
+            StateVector::Worker(worker, what) => {
+                let at = worker.checked_sub(gpu.first).filter(|at| *at < gpu.workers.len())?;
+                Some(cuda::StateVector::Worker(at, what))
+            }
+            StateVector::Centre(slot) => {
+                self.centre_place(slot, gpu).map(|(level, group)| cuda::StateVector::Centre { level, group })
+            }
+        };
+        self.gpus.iter().enumerate().find_map(|(at, gpu)| Some((at, here(gpu.as_ref()?)?)))
     }
 
     fn model(&self, of: Measured) -> Model {
@@ -258,6 +273,38 @@ impl WorkerSet for CudaSet {
         Ok(gpu.copy(worker, what)?)
     }
 
+    fn copy_later(&mut self, wanted: &[StateVector]) -> Result<Fetch, Error> {
+        // By GPU: which of the wanted vectors, and where they are.
+        let mut by_gpu: Vec<(usize, Vec<usize>, Vec<cuda::StateVector>)> = Vec::new();
+        for (at, vector) in wanted.iter().enumerate() {
+            let Some((gpu, vector)) = self.locate(*vector) else { return copy_now(self, wanted) };
+            match by_gpu.iter_mut().find(|(other, ..)| *other == gpu) {
+                Some((_, places, vectors)) => {
+                    places.push(at);
+                    vectors.push(vector);
+                }
+                None => by_gpu.push((gpu, vec![at], vec![vector])),
+            }
+        }
+        let mut snapshots = Vec::with_capacity(by_gpu.len());
+        for (gpu, places, vectors) in by_gpu {
+            let Some(gpu) = &mut self.gpus[gpu] else { return Err(Error::Left) };
+            match gpu.set.snapshot(&vectors).map_err(crate::Error::from)? {
+                Some(snapshot) => snapshots.push((places, snapshot)),
+                None => return copy_now(self, wanted),
+            }
+        }
+        let count = wanted.len();
+        Ok(Box::new(move || {
+            let mut copies = vec![Vec::new(); count];
+            for (places, snapshot) in snapshots {
+                let fetched = snapshot.fetch().map_err(crate::Error::from)?;
+                places.into_iter().zip(fetched).for_each(|(at, vector)| copies[at] = vector);
+            }
+            Ok(copies)
+        }))
+    }
+
     fn put(&mut self, worker: usize, what: StateKind, values: &[f32]) -> Result<(), Error> {
         let (gpu, worker) = self.gpu(worker)?;
         Ok(gpu.put(worker, what, values)?)
@@ -338,7 +385,6 @@ impl EvaluateShard for CudaSet {
         alive();
         let (gpu, worker) = self.gpu(0)?;
         gpu.put(worker, StateKind::Parameters, model)?;
-        let (shards, statistics) = ([Shard { index: 0, shard, of }], [Arc::new(statistics.to_vec())]);
-        gpu.each(Model::Own, &shards, &statistics, &|| {}, &mut |_, logits, label| show(logits, label))
+        gpu.each(Model::Own, Shard { index: 0, shard, of }, Arc::new(statistics.to_vec()), show)
     }
 }
