@@ -111,10 +111,90 @@ template <int KERNEL> __device__ __forceinline__ void largest_of(const Window& w
 }
 #endif
 
+#if BF16
+// The maxima of three pixels of a row of windows, two channels at a time, and their places; see `largest_of`.
+struct Row {
+    u32 best[4], result[4], where[4];
+    bool there = false;
+
+    __device__ __forceinline__ void take(const u32 (&v)[4], const u32 (&most)[4], const u32 (&place)[4]) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const u32 mask = there ? larger(v[i], best[i]) : ~0u;
+            best[i] = (v[i] & mask) | (best[i] & ~mask);
+            where[i] = (place[i] & mask) | (where[i] & ~mask);
+            if (there) asm("max.NaN.bf16x2 %0, %0, %1;" : "+r"(result[i]) : "r"(most[i]));
+            else result[i] = most[i];
+        }
+        there = true;
+    }
+    // Another row of the same window, the k-th.
+    __device__ __forceinline__ void take(const Row& row, int k) {
+        if (!row.there) return;
+        u32 places[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) places[i] = row.where[i] + 3 * k * 0x10001u;
+        take(row.best, row.result, places);
+    }
+};
+
+// The maxima of windows of 3 × 3, two apart. A thread goes down a few windows: then it reduces every row of pixels once for the two
+// windows that share it, and divides once.
+__device__ __forceinline__ void pool_forward_strips(const Pool& pool, const u16* __restrict__ x, u16* __restrict__ y,
+                                                    u16* __restrict__ chosen) {
+    constexpr int ROWS = 2;
+    const int groups = pool.pitch / 8, strips = (pool.oh + ROWS - 1) / ROWS;
+    EACH(at, (u64)pool.n * strips * pool.ow * groups) {
+        const Pixel strip(at, groups, strips, pool.ow);
+        const int first = strip.y * ROWS, top = 2 * first - pool.pad, left = 2 * strip.x - pool.pad;
+        uint4 raw[2 * ROWS + 1][3];
+        auto has = [&](int row, int l) { return top + row >= 0 && top + row < pool.h && left + l >= 0 && left + l < pool.w; };
+        auto fetch = [&](int row) {
+            const u16* from = x + (((u64)strip.n * pool.h + top + row) * pool.w + left) * pool.pitch + strip.group * 8;
+#pragma unroll
+            for (int l = 0; l < 3; l++)
+                if (has(row, l)) raw[row][l] = *(const uint4*)(from + l * pool.pitch);
+        };
+        auto reduced = [&](int row) {
+            Row of;
+#pragma unroll
+            for (int l = 0; l < 3; l++) {
+                if (!has(row, l)) continue;
+                const u32 v[4] = {raw[row][l].x, raw[row][l].y, raw[row][l].z, raw[row][l].w}, place = l * 0x10001u;
+                of.take(v, v, {place, place, place, place});
+            }
+            return of;
+        };
+        // Fetched early, because memory is slow.
+#pragma unroll
+        for (int row = 0; row < 3; row++) fetch(row);
+        Row window = reduced(0);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            if (r + 1 < ROWS) {
+                fetch(2 * r + 3);
+                fetch(2 * r + 4);
+            }
+            if (first + r >= pool.oh) break;
+            const Row last = reduced(2 * r + 2);
+            window.take(reduced(2 * r + 1), 1);
+            window.take(last, 2);
+            const u64 to = (((u64)strip.n * pool.oh + first + r) * pool.ow + strip.x) * pool.pitch + strip.group * 8;
+            *(uint4*)(y + to) = make_uint4(window.result[0], window.result[1], window.result[2], window.result[3]);
+            if (chosen) *(uint4*)(chosen + to) = make_uint4(window.where[0], window.where[1], window.where[2], window.where[3]);
+            window = last;
+        }
+    }
+}
+#endif
+
 // `chosen`, if given, records the place of the maximum in its window: the first of equal values.
 extern "C" __global__ void __launch_bounds__(256, 2) pool_forward(Pool pool, const T* x, T* y, u16* chosen, u64 slab) {
     await_previous();
     x = mine(x, slab); y = mine(y, slab); chosen = mine(chosen, slab);
+#if BF16
+    if (pool.largest && pool.kernel == 3 && pool.stride == 2) return pool_forward_strips(pool, x, y, chosen);
+#endif
     const int groups = pool.pitch / 8;
     EACH(at, (u64)pool.n * pool.oh * pool.ow * groups) {
         const Window window(pool, Pixel(at, groups, pool.oh, pool.ow));
