@@ -40,12 +40,9 @@ pub(crate) struct Autotuner<'a> {
 }
 
 /// Assumed memory bandwidth in bytes per second: the cost of a pass over memory that a kernel saves.
-const BANDWIDTH: f64 = 3.5e12;
-/// How much faster our kernel must be when it runs alone: beside other kernels it gains less than cuDNN's.
-const ALONE: f64 = 1.15;
-/// Assumed cost of a kernel, in seconds: of any, and of one that sums channels.
+const BANDWIDTH: f64 = 4.5e12;
+/// Assumed cost of a kernel that would not be needed, in seconds.
 const LAUNCH: f64 = 3e-6;
-const SUMS: f64 = 6e-6;
 
 type Cache =
     HashMap<(ConvGeometry, usize, usize, [bool; 5], Direction), (KernelChoice, Option<f64>, Option<f64>)>;
@@ -83,9 +80,8 @@ impl Autotuner<'_> {
                         Direction::BackwardWeights => "backward (weights)",
                     },
                     chosen: match &kernel {
-                        KernelChoice::Own { name, .. } | KernelChoice::Wide(Wide { name, .. }) => {
-                            (*name).to_owned()
-                        }
+                        KernelChoice::Own { name, .. } => (*name).to_owned(),
+                        KernelChoice::Wide(wide) => wide.name.to_owned(),
                         KernelChoice::Cudnn(_) => "cudnn".to_owned(),
                     },
                     own: own.map(|seconds| seconds * 1e6),
@@ -134,7 +130,11 @@ impl Autotuner<'_> {
         }
         if self.fixed {
             let first = plans.into_iter().next().map(KernelChoice::Cudnn);
-            return Ok((wide.map(KernelChoice::Wide).or(first).unwrap_or(ours), None, None));
+            return Ok((
+                wide.map(|wide| KernelChoice::Wide(Box::new(wide))).or(first).unwrap_or(ours),
+                None,
+                None,
+            ));
         }
         let sizes = tensors(program, layer);
         // Bytes of partial weight gradients, or at most of the sums for a batch norm.
@@ -148,9 +148,11 @@ impl Autotuner<'_> {
                 program.layers.iter().map(|layer| of(&tensors(program, layer))).max()
             };
             let all = [most(|s| s[0]), most(|s| s[1]), most(|s| s[2])].into_iter().flatten().sum::<usize>();
-            *scratch = Some(Memory::new(self.context, all + (1 << 12))?);
+            // Kernels for wide layers serve all replicas at once.
+            *scratch = Some(Memory::new(self.context, self.replicas * (all + (1 << 12)))?);
         }
         let Some(memory) = scratch else { return Ok((ours, None, None)) };
+        let slab = (memory.bytes / self.replicas) as u64 & !0xff;
         let mut start = memory.start;
         let addresses = sizes.map(|bytes| {
             let address = start;
@@ -161,7 +163,7 @@ impl Autotuner<'_> {
         let pass = |tensor: usize, times: f64| times * sizes[tensor] as f64 / BANDWIDTH;
         let more = |kernel: &KernelChoice| match (direction, kernel) {
             // Our kernels compute the moments for the batch norm.
-            (Direction::Forward, KernelChoice::Cudnn(_)) if layer.moments.is_some() => SUMS + pass(2, 1.0),
+            (Direction::Forward, KernelChoice::Cudnn(_)) if layer.moments.is_some() => LAUNCH + pass(2, 1.0),
             (Direction::Forward, _) => 0.0,
             (Direction::BackwardData, _) => {
                 // cuDNN's result is added to earlier contributions by a kernel of its own.
@@ -176,14 +178,12 @@ impl Autotuner<'_> {
                 let summing = match kernel {
                     _ if layer.source.is_none() => 0.0,
                     KernelChoice::Own { .. } => pass(0, 1.5),
-                    _ => SUMS + pass(0, 2.5),
+                    _ => LAUNCH + pass(0, 2.5),
                 };
                 adding + summing
             }
-            (
-                Direction::BackwardWeights,
-                KernelChoice::Own { grid, .. } | KernelChoice::Wide(Wide { grid, .. }),
-            ) => sums(grid) as f64 / BANDWIDTH,
+            (Direction::BackwardWeights, KernelChoice::Own { grid, .. }) => sums(grid) as f64 / BANDWIDTH,
+            (Direction::BackwardWeights, KernelChoice::Wide(wide)) => sums(&wide.grid) as f64 / BANDWIDTH,
             (Direction::BackwardWeights, KernelChoice::Cudnn(_)) => 0.0,
         };
         let best = match self.cudnn {
@@ -193,18 +193,19 @@ impl Autotuner<'_> {
         };
         let cudnn_time = best.as_ref().map(|plan| plan.seconds);
         let KernelChoice::Own { grid, .. } = &ours else { return Ok((ours, None, cudnn_time)) };
+        if let (Precision::Tf32, Some(plan)) = (self.precision, &best) {
+            // Our kernels would be those of f32.
+            return Ok((KernelChoice::Cudnn(plan.clone()), None, cudnn_time));
+        }
         // SAFETY: as above.
-        let mut own_time = unsafe { self.time_own(layer, direction, &ours, addresses, stretch, sums(grid)) }?;
-        let mut least = match (self.precision, cudnn_time) {
-            // With tf32 our kernels would be those of f32.
-            (Precision::Tf32, Some(_)) => f64::INFINITY,
-            _ => (own_time + more(&ours)) * ALONE,
-        };
-        let mut kernel = ours;
+        let mut own_time =
+            unsafe { self.time_own(layer, direction, &ours, (addresses, slab), stretch, sums(grid)) }?;
+        let (mut least, mut kernel) = (own_time + more(&ours), ours);
         if let Some(wide) = wide {
             // SAFETY: as above.
-            let seconds = unsafe { self.time_wide(layer, &wide, direction, addresses, sums(&wide.grid)) }?;
-            let choice = KernelChoice::Wide(wide);
+            let seconds =
+                unsafe { self.time_wide(layer, &wide, direction, (addresses, slab), sums(&wide.grid)) }?;
+            let choice = KernelChoice::Wide(Box::new(wide));
             own_time = own_time.min(seconds);
             if seconds + more(&choice) < least {
                 (least, kernel) = (seconds + more(&choice), choice);
@@ -236,19 +237,18 @@ impl Autotuner<'_> {
     ///
     /// # Safety
     ///
-    /// As for [`Autotuner::time_own`], but `sums` is how many bytes of sums the kernel leaves.
+    /// As for [`Autotuner::time_own`]; `sums` is how many bytes of sums the kernel leaves.
     #[allow(unsafe_code, reason = "a kernel accesses the addresses it is given")]
     unsafe fn time_wide(
         &self,
         layer: &Layer,
         wide: &Wide,
         direction: Direction,
-        [x, weight, y]: [u64; 3],
+        ([x, weight, y], slab): ([u64; 3], u64),
         sums: usize,
     ) -> Result<f64, Error> {
-        // All replicas use nearly the same memory; their results do not matter.
-        let (none, slab) = (0u64, 16u64);
-        let sums = Memory::new(self.context, sums + (1 << 12))?;
+        let none = 0u64;
+        let sums = Memory::new(self.context, (self.replicas - 1) * slab as usize + sums)?;
         let (sources, to) = match direction {
             Direction::Forward => ([x, weight], y),
             Direction::BackwardData => ([y, weight], x),
@@ -264,26 +264,26 @@ impl Autotuner<'_> {
                 Direction::BackwardWeights => arguments![left, right, to, wide.tiles, slab],
                 _ => arguments![left, right, none, to, wide.tiles, add, moments, norm, slab],
             };
-            // SAFETY: the arguments are those of `conv_wide_*` or `wgrad_wide_*`. The addresses are the caller's promise; 16 bytes
-            // more for each replica stay inside the memory. `timed` waits for the kernel.
+            // SAFETY: the arguments are those of `conv_wide_*` or `wgrad_wide_*`. The addresses are the caller's promise, and the
+            // sums have memory for every replica. `timed` waits for the kernel.
             unsafe { self.stream.launch(self.kernels, wide.name, wide.grid, self.replicas, arguments) }
         })?;
         Ok(time / self.replicas as f64)
     }
 
-    /// The time of our kernel in seconds.
+    /// The time of our kernel in seconds, for one of the replicas that it serves.
     ///
     /// # Safety
     ///
-    /// Input, weights and output are at these addresses, each as large as the layer requires. The partial sums take `partial`
-    /// bytes.
+    /// Input, weights and output of the first replica are at these addresses, each as large as the layer requires; those of the
+    /// others follow, `slab` bytes apart. The partial sums take `partial` bytes.
     #[allow(unsafe_code, reason = "a kernel accesses the addresses it is given")]
     unsafe fn time_own(
         &self,
         layer: &Layer,
         direction: Direction,
         kernel: &KernelChoice,
-        [x, weight, y]: [u64; 3],
+        ([x, weight, y], slab): ([u64; 3], u64),
         stretch: usize,
         partial: usize,
     ) -> Result<f64, Error> {
@@ -292,12 +292,12 @@ impl Autotuner<'_> {
         // Unused without sums, but the kernel has the parameter.
         let norm = NormArgument::unused();
         let sums = if direction == Direction::BackwardWeights {
-            Some(Memory::new(self.context, partial)?)
+            Some(Memory::new(self.context, (self.replicas - 1) * slab as usize + partial)?)
         } else {
             None
         };
         let sums_at = sums.as_ref().map_or(0, |memory| memory.start);
-        timed(self.context, self.stream, || match direction {
+        let time = timed(self.context, self.stream, || match direction {
             Direction::Forward | Direction::BackwardData => {
                 let (geometry, from, to) = if direction == Direction::Forward {
                     (&layer.forward, x, y)
@@ -306,17 +306,18 @@ impl Autotuner<'_> {
                 };
                 let sums = SumsArgument::zeroed();
                 let arguments =
-                    arguments![*geometry, from, weight, none, to, no, no, norm, sums, *rows, none];
+                    arguments![*geometry, from, weight, none, to, no, no, norm, sums, *rows, slab];
                 // SAFETY: the arguments are those of `conv_*`. The addresses are the caller's promise, `timed` waits for the
                 // kernel, and it skips what has address 0.
-                unsafe { self.stream.launch(self.kernels, name, *grid, 1, arguments) }
+                unsafe { self.stream.launch(self.kernels, name, *grid, self.replicas, arguments) }
             }
             Direction::BackwardWeights => {
-                let arguments = arguments![layer.forward, x, y, sums_at, stretch, none];
+                let arguments = arguments![layer.forward, x, y, sums_at, stretch, slab];
                 // SAFETY: the arguments are those of `wgrad_*`; otherwise as above.
-                unsafe { self.stream.launch(self.kernels, name, *grid, 1, arguments) }
+                unsafe { self.stream.launch(self.kernels, name, *grid, self.replicas, arguments) }
             }
-        })
+        })?;
+        Ok(time / self.replicas as f64)
     }
 }
 

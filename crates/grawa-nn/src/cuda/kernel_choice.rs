@@ -14,7 +14,7 @@ pub(crate) enum KernelChoice {
     /// One of our kernels, with its grid, and the rows of an image that a tile has, if it divides images into rows.
     Own { name: &'static str, grid: Grid, rows: i32 },
     /// One of our kernels for wide layers.
-    Wide(Wide),
+    Wide(Box<Wide>),
     /// A cuDNN plan.
     Cudnn(cudnn::Plan),
 }
@@ -37,15 +37,13 @@ impl LayerKernels {
         };
         let rows = |kernel: &KernelChoice| match kernel {
             KernelChoice::Own { name: "conv_plain", .. } | KernelChoice::Cudnn(_) => None,
-            KernelChoice::Own { grid, .. } | KernelChoice::Wide(Wide { grid, .. }) => {
-                Some(grid.blocks.0 as usize)
-            }
+            KernelChoice::Own { grid, .. } => Some(grid.blocks.0 as usize),
+            KernelChoice::Wide(wide) => Some(wide.grid.blocks.0 as usize),
         };
         WorkspaceNeeds {
             splits: match &self.backward_weights {
-                KernelChoice::Own { grid, .. } | KernelChoice::Wide(Wide { grid, .. }) => {
-                    grid.blocks.0 as usize
-                }
+                KernelChoice::Own { grid, .. } => grid.blocks.0 as usize,
+                KernelChoice::Wide(wide) => wide.grid.blocks.0 as usize,
                 KernelChoice::Cudnn(_) => 0,
             },
             flipped: matches!(self.backward_data, KernelChoice::Own { .. }),

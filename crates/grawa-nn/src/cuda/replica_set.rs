@@ -62,7 +62,8 @@ const KERNELS: &str = "norm_moments norm_settle norm_settle_flow norm_fold norm_
 const TENSOR_CORE_KERNELS: &str = "conv_16 conv_32 conv_64 conv_64_tall conv_128 conv_rows_16 conv_rows_32 wgrad_16 \
      wgrad_32 wgrad_64 wgrad_rows_16 wgrad_rows_32";
 const WIDE_KERNELS: &str = "conv_wide_64 conv_wide_128 conv_wide_160 conv_wide_data_64 conv_wide_data_128 conv_wide_data_160 \
-     wgrad_wide_64 wgrad_wide_128 wgrad_wide_160 wgrad_wide_160_32";
+     conv_wide_64_rows conv_wide_128_rows conv_wide_160_rows conv_wide_data_64_rows conv_wide_data_128_rows conv_wide_data_160_rows \
+     wgrad_wide_64 wgrad_wide_128 wgrad_wide_160 wgrad_wide_64_32 wgrad_wide_128_32 wgrad_wide_160_32";
 const PLAIN_KERNELS: &str = "conv_plain wgrad_plain";
 
 /// Replicas of one network on one GPU.

@@ -12,7 +12,7 @@ use cudarc::driver::sys;
 integers! {
     /// The tiles of the target; see `wide.cu`.
     struct WideTiles {
-        tiles, pixels, images, height, per_image, image_pixels, all, pitch, channels, kh, kw, mul, off_y, off_x,
+        tiles, pixels, images, height, width, per_image, image_pixels, all, pitch, channels, source_pitch, kh, kw, mul, off_y, off_x,
         chunks,
     }
 }
@@ -106,7 +106,7 @@ fn ceil(a: i32, b: i32) -> Option<i32> {
 fn divide(geometry: &ConvGeometry, most: i32, depth: i32) -> Option<(WideTiles, Boxed)> {
     let ConvGeometry { mut n, mut h, mut w, cp, mut oh, mut ow, op, o, kh, kw, mul, off_y, off_x, div } =
         *geometry;
-    if !matches!(mul, 1 | 2) || div != 1 || cp < 16 {
+    if !matches!(mul, 1 | 2) || div != 1 {
         return None;
     }
     let all = n * oh * ow;
@@ -127,11 +127,13 @@ fn divide(geometry: &ConvGeometry, most: i32, depth: i32) -> Option<(WideTiles, 
         pixels: images * height * ow,
         images,
         height,
+        width: ow,
         per_image,
         image_pixels,
         all,
         pitch: op,
         channels: o,
+        source_pitch: cp,
         kh,
         kw,
         mul,
@@ -147,26 +149,49 @@ fn divide(geometry: &ConvGeometry, most: i32, depth: i32) -> Option<(WideTiles, 
     fits.then_some((tiles, Boxed { sides: [cp, w, h, n], strides, part, step }))
 }
 
-/// Channels of a tile: those for which all tiles together cost least.
-fn columns_of_tile(channels: i32) -> i32 {
+/// Channels of a tile: those for which all waves of blocks together cost least, if each column of tiles has `tiles` tiles.
+fn columns_of_tile(channels: i32, tiles: usize, machine: Machine) -> i32 {
     // Relative cost of a tile, measured on an H200. Wide tiles do more products for each byte.
-    let cost = |&(wide, cost): &(i32, i32)| (channels as u32).div_ceil(wide as u32) * cost as u32;
+    let cost = |&(wide, cost): &(i32, usize)| {
+        let columns = (channels as usize).div_ceil(wide as usize);
+        (tiles * columns * machine.replicas).div_ceil(machine.processors) * cost
+    };
     [(160, 160), (128, 135), (64, 100)].into_iter().min_by_key(cost).map_or(64, |(wide, _)| wide)
+}
+
+/// Whether three taps of a column can share the rows of pixels that they read: windows of 3 × 3, and every block of 64 pixels
+/// inside an image, where the tensor cores find eight pixels in a row.
+fn shares_rows(geometry: &ConvGeometry, tiles: &WideTiles) -> bool {
+    (geometry.kh, geometry.kw, geometry.mul) == (3, 3, 1)
+        && tiles.width % 8 == 0
+        && (tiles.images == 1 || tiles.height * tiles.width % 64 == 0)
+        && tiles.images * (tiles.height + 2) * tiles.width <= 320
 }
 
 /// A convolution forward, or the gradient of its input (`data`), with the geometry of that pass.
 pub(crate) fn convolution(geometry: &ConvGeometry, data: bool, machine: Machine) -> Option<Wide> {
-    let wide = columns_of_tile(geometry.op);
-    // Channels of a chunk, channels of the target in a block of weights, and stages.
-    let (name, depth, block, stages) = match (wide, data) {
-        (160, false) => ("conv_wide_160", 32, 32, 7),
-        (160, true) => ("conv_wide_data_160", 32, 32, 7),
-        (128, false) => ("conv_wide_128", 64, 64, 4),
-        (128, true) => ("conv_wide_data_128", 64, 64, 4),
-        (_, false) => ("conv_wide_64", 64, 64, 5),
-        (_, true) => ("conv_wide_data_64", 64, 64, 5),
+    let (tiles, _) = divide(geometry, 256, 32)?;
+    let (wide, rows) =
+        (columns_of_tile(geometry.op, tiles.tiles as usize, machine), shares_rows(geometry, &tiles));
+    // Channels of the target in a block of weights, channels of a chunk, and stages.
+    let (name, block, depth, stages) = match (wide, data, rows) {
+        (160, false, false) => ("conv_wide_160", 32, 32, 7),
+        (160, true, false) => ("conv_wide_data_160", 32, 32, 7),
+        (128, false, false) => ("conv_wide_128", 64, 64, 4),
+        (128, true, false) => ("conv_wide_data_128", 64, 64, 4),
+        (_, false, false) => ("conv_wide_64", 64, 64, 5),
+        (_, true, false) => ("conv_wide_data_64", 64, 64, 5),
+        (160, false, true) => ("conv_wide_160_rows", 32, 32, 3),
+        (160, true, true) => ("conv_wide_data_160_rows", 32, 32, 3),
+        (128, false, true) => ("conv_wide_128_rows", 64, 32, 4),
+        (128, true, true) => ("conv_wide_data_128_rows", 64, 32, 4),
+        (_, false, true) => ("conv_wide_64_rows", 64, 32, 6),
+        (_, true, true) => ("conv_wide_data_64_rows", 64, 32, 6),
     };
-    let (tiles, source) = divide(geometry, 256, depth)?;
+    let (tiles, mut source) = divide(geometry, 256, depth)?;
+    // Pixels and taps of a stage.
+    let (pixels, together) = if rows { (320, 3) } else { (256, 1) };
+    source.part[2] += together - 1;
     let [cp, op, o, taps, count, depth, wide] =
         [geometry.cp, geometry.op, geometry.o, geometry.kh * geometry.kw, tiles.tiles, depth, wide]
             .map(|x| x as usize);
@@ -191,21 +216,24 @@ pub(crate) fn convolution(geometry: &ConvGeometry, data: bool, machine: Machine)
     let blocks = count.div_ceil(count.div_ceil(most));
     // Stages and their barriers, slices of results, sums of channels; see `wide.cu`.
     let slice = if wide == 160 { 40 } else { 32 };
-    let shared = 1024 + stages * ((256 + wide) * depth * 2 + 16) + 8 * (16 * (slice + 4) + 2 * wide) * 4;
+    let shared =
+        1024 + stages * ((pixels + together * wide) * depth * 2 + 16) + 8 * (16 * (slice + 4) + 2 * wide) * 4;
     let grid = Grid { blocks: (blocks as u32, columns as u32), threads: 384, shared: shared as u32 };
     Some(Wide { name, grid, tiles, tensors: [source, weights] }).filter(|_| shared <= machine.shared)
 }
 
 /// The weight gradient of a layer with this geometry of the forward pass.
 pub(crate) fn weight_gradient(geometry: &ConvGeometry, machine: Machine) -> Option<Wide> {
-    let wide = columns_of_tile(geometry.op);
+    // There are always enough blocks: the pixels are divided among them.
+    let wide = columns_of_tile(geometry.op, machine.processors, machine);
     // Channels of a block of rows, and of a block of the gradient; stages.
     let (name, rows, block, stages) = match (wide, geometry.cp % 64) {
         (160, 0) => ("wgrad_wide_160", 64, 32, 4),
-        (160, 32) => ("wgrad_wide_160_32", 32, 32, 4),
+        (160, _) => ("wgrad_wide_160_32", 32, 32, 4),
         (128, 0) => ("wgrad_wide_128", 64, 64, 4),
-        (64, 0) => ("wgrad_wide_64", 64, 64, 5),
-        _ => return None,
+        (128, _) => ("wgrad_wide_128_32", 32, 64, 4),
+        (_, 0) => ("wgrad_wide_64", 64, 64, 5),
+        (_, _) => ("wgrad_wide_64_32", 32, 64, 5),
     };
     let (tiles, source) = divide(geometry, 64, rows)?;
     let [op, taps, count, wide] =
@@ -220,7 +248,7 @@ pub(crate) fn weight_gradient(geometry: &ConvGeometry, machine: Machine) -> Opti
         part: [block, 64, wide / block, 1],
         step: 1,
     };
-    let products = (taps * geometry.cp as usize).div_ceil(256) * op.div_ceil(wide);
+    let products = (taps * tiles.chunks as usize * rows as usize).div_ceil(256) * op.div_ceil(wide);
     // One wave of blocks leaves the fewest partial sums.
     let splits = (machine.processors / (products * machine.replicas)).clamp(1, count);
     let shared = 1024 + stages * ((256 + wide) * 64 * 2 + 16);
@@ -313,18 +341,21 @@ mod tests {
                 );
             }
             let pixels: usize = wide.tensors[0].part[1..].iter().product();
-            assert_eq!(pixels, wide.tiles.pixels as usize);
-            assert!(pixels == 64 || !weights && pixels <= 256, "{geometry:?}");
+            let (tile, most) =
+                (wide.tiles.pixels as usize, if wide.name.ends_with("rows") { 320 } else { 256 });
+            assert!(pixels == 64 || !weights && pixels <= most && pixels >= tile, "{geometry:?}");
+            assert!(tile <= 256 && (most == 320 || pixels == tile));
             assert!(wide.grid.shared as usize <= MACHINE.shared);
         });
     }
 
-    /// Tiles of WRN-28-10 waste nothing; odd widths take what covers them best.
+    /// Tiles of WRN-28-10 waste nothing; odd widths take what covers them best; few pixels are divided among more blocks.
     #[test]
     fn tiles_are_as_wide_as_the_layer() {
-        assert_eq!(
-            [64, 128, 160, 320, 640, 72, 256].map(columns_of_tile),
-            [64, 128, 160, 160, 160, 128, 128]
-        );
+        let of =
+            |replicas, channels, tiles| columns_of_tile(channels, tiles, Machine { replicas, ..MACHINE });
+        assert_eq!([of(1, 160, 512), of(1, 320, 128), of(1, 640, 32)], [160; 3]);
+        assert_eq!([64, 72, 128, 256].map(|channels| of(4, channels, 500)), [64, 128, 128, 128]);
+        assert_eq!([of(4, 512, 8), of(4, 512, 2), of(4, 256, 8)], [128, 64, 64]);
     }
 }

@@ -8,9 +8,10 @@ struct __align__(64) TensorMap { u64 words[16]; };
 // The pixels of the target in tiles, which have several whole images or some rows of one.
 struct WideTiles {
     int tiles, pixels;            // of a replica; of a tile
-    int images, height;           // whole images of a tile, or 1; its rows of an image
+    int images, height, width;    // whole images of a tile, or 1; its rows of an image, and their length
     int per_image, image_pixels;  // tiles and pixels of an image
     int all, pitch, channels;     // of the target: pixels of all images
+    int source_pitch;
     int kh, kw, mul, off_y, off_x;
     int chunks;                   // of the source's channels
 };
@@ -101,16 +102,17 @@ __device__ __forceinline__ void multiply_all(Ring<STAGES>& ring, u32 base, int s
     if (before >= 0 && threadIdx.x % 128 == 0) arrive(ring.empty(before));
 }
 
-// 256 pixels × BN channels for a tile, KC channels of a tap at a time. DATA: the gradient of the input, whose weights are stored
+// 256 pixels × BN channels for a tile, KC channels of TAPS taps at a time. With three, those of a column: they read the same rows of
+// pixels, one row apart, so that each row is copied three times and not nine. DATA: the gradient of the input, whose weights are stored
 // for the forward pass; they arrive in blocks of NB channels. A block of threads takes every gridDim.x-th tile.
-template <int BN, int KC, int NB, int STAGES, bool DATA>
+template <int BN, int KC, int NB, int TAPS, int STAGES, bool DATA>
 __device__ __forceinline__ void conv_wide(const TensorMap* source, const TensorMap* weights, const float* bias, u16* y, const WideTiles& g,
                                           int add, int moments, const Norm& norm) {
     // Only gradients are added to, and only results have a bias and are summed up.
     add = DATA && add;
     moments = !DATA && moments;
     if (DATA) bias = nullptr;
-    constexpr int A = 256 * KC * 2, B = BN * KC * 2, STAGE = A + B;
+    constexpr int A = (TAPS == 3 ? 320 : 256) * KC * 2, B = BN * KC * 2, STAGE = A + TAPS * B;
     // Results pass through shared memory in slices of channels, so that stores are contiguous: sixteen rows of each warp.
     constexpr int SLICE = BN % 40 == 0 ? 40 : 32, OUT = SLICE + 4, GROUPS = SLICE / 8, ROWS = 32 / GROUPS;
     extern __shared__ __align__(1024) u16 memory[];
@@ -126,24 +128,34 @@ __device__ __forceinline__ void conv_wide(const TensorMap* source, const TensorM
         for (int tile = blockIdx.x; tile < g.tiles; tile += gridDim.x) {
             const int image = g.images > 1 ? tile * g.images : tile / g.per_image;
             const int top = g.images > 1 ? 0 : (tile - image * g.per_image) * g.height;
-            for (int r = 0; r < g.kh; r++)
+            for (int r = 0; r < g.kh; r += TAPS)
                 for (int s = 0; s < g.kw; s++)
                     for (int chunk = 0; chunk < g.chunks; chunk++) {
                         await(ring.empty(ring.stage), ring.parity ^ 1);
                         const u32 to = base + ring.stage * STAGE;
-                        arrive_announcing(ring.full(), g.pixels * KC * 2 + B);
+                        arrive_announcing(ring.full(), g.images * (g.height + TAPS - 1) * g.width * KC * 2 + TAPS * B);
                         copy_box(to, source, ring.full(), chunk * KC, s - g.off_x, top * g.mul + r - g.off_y, image);
-                        if (DATA)
-                            copy_box(to + A, weights, ring.full(), 0, chunk * KC, (g.kh - 1 - r) * g.kw + g.kw - 1 - s, column / NB);
-                        else
-                            copy_box(to + A, weights, ring.full(), chunk * KC, r * g.kw + s, column, 0);
+#pragma unroll
+                        for (int t = 0; t < TAPS; t++)
+                            if (DATA)
+                                copy_box(to + A + t * B, weights, ring.full(), 0, chunk * KC, (g.kh - 1 - r - t) * g.kw + g.kw - 1 - s,
+                                         column / NB);
+                            else
+                                copy_box(to + A + t * B, weights, ring.full(), chunk * KC, (r + t) * g.kw + s, column, 0);
                         ring.next();
                     }
         }
         return;
     }
     many_registers();
-    const int group = warp >> 2, steps = g.kh * g.kw * g.chunks;
+    const int group = warp >> 2, steps = g.kh / TAPS * g.kw * g.chunks;
+    // Where the pixels of both blocks of rows begin in a stage: each image has TAPS - 1 rows more than in the tile.
+    const int each = g.pixels / g.images;
+    u32 starts[2];
+    for (int m = 0; m < 2; m++) {
+        const int at = group * 128 + m * 64;
+        starts[m] = (at + (TAPS == 3 ? at / each * 2 * g.width : 0)) * KC * 2;
+    }
     float* const slice = slices + warp * 16 * OUT;
     float* const total = totals + warp * 2 * BN;
     for (int i = lane; i < 2 * BN; i += 32) total[i] = 0.0f;
@@ -167,14 +179,18 @@ __device__ __forceinline__ void conv_wide(const TensorMap* source, const TensorM
         };
         if (add) fetch_old(0, 0);
         multiply_all<STAGES, STAGE>(ring, base, steps, sums, [&](u32 at, bool first) {
-            const u32 a = at + group * 128 * KC * 2, b = at + A;
 #pragma unroll
-            for (int k = 0; k < KC / 16; k++) {
-                const u64 right = DATA ? matrix<NB * 2>(b + k * 16 * NB * 2, KC * NB * 2, 8 * NB * 2) : matrix<KC * 2>(b + k * 32, 16, 8 * KC * 2);
+            for (int t = 0; t < TAPS; t++)
 #pragma unroll
-                for (int m = 0; m < 2; m++)
-                    product<0, DATA>(sums[m], matrix<KC * 2>(a + m * 64 * KC * 2 + k * 32, 16, 8 * KC * 2), right, !first || k > 0);
-            }
+                for (int k = 0; k < KC / 16; k++) {
+                    const u32 b = at + A + t * B;
+                    const u64 right = DATA ? matrix<NB * 2>(b + k * 16 * NB * 2, KC * NB * 2, 8 * NB * 2) : matrix<KC * 2>(b + k * 32, 16, 8 * KC * 2);
+#pragma unroll
+                    for (int m = 0; m < 2; m++) {
+                        const u32 a = at + starts[m] + t * g.width * KC * 2 + k * 32;
+                        product<0, DATA>(sums[m], matrix<KC * 2>(a, 16, 8 * KC * 2), right, !first || t + k > 0);
+                    }
+                }
         });
 #pragma unroll
         for (int part = 0; part < BN / SLICE; part++) {
@@ -207,17 +223,24 @@ __device__ __forceinline__ void conv_wide(const TensorMap* source, const TensorM
                 for (int i = 0; i < EACH; i++) {
                     if (!there(part, m, i)) continue;
                     const float* from = slice + (row0 + i * ROWS) * OUT + c;
-                    float v[8], earlier[8] = {};
+                    float v[8];
                     *(float4*)v = *(const float4*)from;
                     *(float4*)(v + 4) = *(const float4*)(from + 4);
-                    if (add) unpack(before[i], earlier);
+                    if (add) {
+                        float earlier[8];
+                        unpack(before[i], earlier);
 #pragma unroll
-                    for (int k = 0; k < 8; k++) v[k] += shift[k] + earlier[k];
-                    store8(y + (u64)pixel(m, i) * g.pitch + channel, v);
+                        for (int k = 0; k < 8; k++) v[k] += earlier[k];
+                    }
+                    if (bias)
+#pragma unroll
+                        for (int k = 0; k < 8; k++) v[k] += shift[k];
+                    const uint4 packed = make_uint4(pack(v[0], v[1]), pack(v[2], v[3]), pack(v[4], v[5]), pack(v[6], v[7]));
+                    *(uint4*)(y + (u64)pixel(m, i) * g.pitch + channel) = packed;
                     if (!moments) continue;
+                    unpack(packed, v);
 #pragma unroll
                     for (int k = 0; k < 8; k++) {
-                        v[k] = rounded(v[k], y);
                         eight.first[k] += v[k];
                         eight.second[k] += v[k] * v[k];
                     }
@@ -253,20 +276,26 @@ __device__ __forceinline__ void conv_wide(const TensorMap* source, const TensorM
     }
 }
 
-#define CONV_WIDE(NAME, BN, KC, NB, STAGES, DATA)                                                                      \
+#define CONV_WIDE(NAME, BN, KC, NB, TAPS, STAGES, DATA)                                                                     \
     extern "C" __global__ void __launch_bounds__(384, 1)                                                               \
         NAME(const __grid_constant__ TensorMap source, const __grid_constant__ TensorMap weights, const float* bias, u16* y,            \
              WideTiles tiles, int add, int moments, Norm norm, u64 slab) {                                             \
         await_previous();                                                                                              \
-        conv_wide<BN, KC, NB, STAGES, DATA>(&source, &weights, mine(bias, slab), mine(y, slab), tiles, add, moments, mine(norm, slab)); \
+        conv_wide<BN, KC, NB, TAPS, STAGES, DATA>(&source, &weights, mine(bias, slab), mine(y, slab), tiles, add, moments, mine(norm, slab)); \
     }
 
-CONV_WIDE(conv_wide_64, 64, 64, 64, 5, false)
-CONV_WIDE(conv_wide_128, 128, 64, 64, 4, false)
-CONV_WIDE(conv_wide_160, 160, 32, 32, 7, false)
-CONV_WIDE(conv_wide_data_64, 64, 64, 64, 5, true)
-CONV_WIDE(conv_wide_data_128, 128, 64, 64, 4, true)
-CONV_WIDE(conv_wide_data_160, 160, 32, 32, 7, true)
+CONV_WIDE(conv_wide_64, 64, 64, 64, 1, 5, false)
+CONV_WIDE(conv_wide_128, 128, 64, 64, 1, 4, false)
+CONV_WIDE(conv_wide_160, 160, 32, 32, 1, 7, false)
+CONV_WIDE(conv_wide_data_64, 64, 64, 64, 1, 5, true)
+CONV_WIDE(conv_wide_data_128, 128, 64, 64, 1, 4, true)
+CONV_WIDE(conv_wide_data_160, 160, 32, 32, 1, 7, true)
+CONV_WIDE(conv_wide_64_rows, 64, 32, 64, 3, 6, false)
+CONV_WIDE(conv_wide_128_rows, 128, 32, 64, 3, 4, false)
+CONV_WIDE(conv_wide_160_rows, 160, 32, 32, 3, 3, false)
+CONV_WIDE(conv_wide_data_64_rows, 64, 32, 64, 3, 6, true)
+CONV_WIDE(conv_wide_data_128_rows, 128, 32, 64, 3, 4, true)
+CONV_WIDE(conv_wide_data_160_rows, 160, 32, 32, 3, 3, true)
 
 // The weight gradient: 256 rows × BN filters for a tile, 64 pixels at a time. Rows arrive in blocks of WB channels of a tap, the
 // gradient in blocks of NB channels. A block of threads takes a range of the pixels and leaves partial sums, which `collect` adds in
@@ -278,7 +307,7 @@ __device__ __forceinline__ void wgrad_wide(const TensorMap* x, const TensorMap* 
     const u32 base = (shared_address(memory) + 1023) & ~1023u;
     Ring<STAGES> ring = {base + STAGES * STAGE};
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    const int blocks = g.kh * g.kw * g.chunks, columns = blocks * WB;
+    const int blocks = g.kh * g.kw * g.chunks, columns = g.kh * g.kw * g.source_pitch;
     const int tiles = (blocks + BLOCKS - 1) / BLOCKS, first = blockIdx.y % tiles * BLOCKS, column = blockIdx.y / tiles * BN;
     const int begin = (int)((u64)g.tiles * blockIdx.x / gridDim.x), end = (int)((u64)g.tiles * (blockIdx.x + 1) / gridDim.x);
     ring.init();
@@ -322,10 +351,18 @@ __device__ __forceinline__ void wgrad_wide(const TensorMap* x, const TensorMap* 
 #pragma unroll
     for (int m = 0; m < 2; m++)
 #pragma unroll
-        for (int i = 0; i < BN / 2; i++) {
-            const int row = first * WB + group * 128 + m * 64 + warp % 4 * 16 + lane / 4 + (i >> 1 & 1) * 8;
-            const int c = column + i / 4 * 8 + lane % 4 * 2 + (i & 1);
-            if (row < columns && c < g.channels) partial[(u64)c * columns + row] = sums[m][i];
+        for (int half = 0; half < 2; half++) {
+            const int row = group * 128 + m * 64 + warp % 4 * 16 + half * 8 + lane / 4, block = first + row / WB;
+            const int tap = block / g.chunks, channel = (block - tap * g.chunks) * WB + row % WB;
+            if (block >= blocks || channel >= g.source_pitch) continue;
+            float* to = partial + tap * g.source_pitch + channel;
+#pragma unroll
+            for (int i = half * 2; i < BN / 2; i += 4)
+#pragma unroll
+                for (int j = 0; j < 2; j++) {
+                    const int c = column + i / 4 * 8 + lane % 4 * 2 + j;
+                    if (c < g.channels) to[(u64)c * columns] = sums[m][i + j];
+                }
         }
 }
 
@@ -339,6 +376,8 @@ __device__ __forceinline__ void wgrad_wide(const TensorMap* x, const TensorMap* 
 WGRAD_WIDE(wgrad_wide_64, 64, 64, 64, 5)
 WGRAD_WIDE(wgrad_wide_128, 128, 64, 64, 4)
 WGRAD_WIDE(wgrad_wide_160, 160, 64, 32, 4)
+WGRAD_WIDE(wgrad_wide_64_32, 64, 32, 64, 5)
+WGRAD_WIDE(wgrad_wide_128_32, 128, 32, 64, 4)
 WGRAD_WIDE(wgrad_wide_160_32, 160, 32, 32, 4)
 
 #endif
