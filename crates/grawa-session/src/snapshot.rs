@@ -305,11 +305,12 @@ impl Process {
                 let centre = match (&self.membership, own.slot) {
                     // What is saved is what the group holds, even if the workers are not pulled toward it yet.
                     (Membership::Elastic(all, _), Slot::All) => all.newest_centre()?.to_vec(),
-                    (_, slot) => {
-                        to_fetch.push(StateVector::Centre(slot));
-                        Vec::new()
-                    }
+                    _ => Vec::new(),
                 };
+                // An empty centre is what [`fill`] looks for.
+                if centre.is_empty() {
+                    to_fetch.push(StateVector::Centre(own.slot));
+                }
                 centres.push((level, own.number, centre));
             }
         }

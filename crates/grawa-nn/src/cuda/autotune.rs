@@ -159,7 +159,7 @@ impl Autotuner<'_> {
             start = (start + bytes as u64).next_multiple_of(256);
             address
         });
-        // What each costs besides: passes over a tensor, in seconds.
+        // What other kernels must do if this one is chosen: passes over a tensor, in seconds.
         let pass = |tensor: usize, times: f64| times * sizes[tensor] as f64 / BANDWIDTH;
         let more = |kernel: &KernelChoice| match (direction, kernel) {
             // Our kernels compute the moments for the batch norm.
@@ -233,7 +233,7 @@ impl Autotuner<'_> {
         }
     }
 
-    /// The time of a kernel for wide layers in seconds, with what it does besides, for one of the replicas that it serves.
+    /// The time of a kernel for wide layers in seconds, including addition and moments, for one of the replicas that it serves.
     ///
     /// # Safety
     ///
@@ -255,9 +255,8 @@ impl Autotuner<'_> {
             Direction::BackwardWeights => ([x, y], sums.start),
         };
         let [left, right] = wide.maps(sources, slab, self.replicas)?;
-        let is = |way: Direction, so: bool| i32::from(direction == way && so);
-        let (add, moments) =
-            (is(Direction::BackwardData, layer.adds), is(Direction::Forward, layer.moments.is_some()));
+        let add = i32::from(direction == Direction::BackwardData && layer.adds);
+        let moments = i32::from(direction == Direction::Forward && layer.moments.is_some());
         let norm = NormArgument::leaving(sums.start, wide.tiles.pitch);
         let time = timed(self.context, self.stream, || {
             let arguments: &mut [Argument<'_>] = match direction {

@@ -459,7 +459,7 @@ fn options(architecture: &str, narrow: bool) -> [String; 4] {
     ]
 }
 
-/// Compiles the kernels to machine code of an architecture such as `sm_90`. `narrow` stores bf16, otherwise f32. Needs the
+/// Compiles the kernels to machine code of an architecture such as `sm_90a`. `narrow` stores bf16, otherwise f32. Needs the
 /// compiler, but no GPU.
 pub fn compile_kernels(architecture: &str, narrow: bool) -> Result<Vec<u8>, Error> {
     use nvrtc::result as compiler;

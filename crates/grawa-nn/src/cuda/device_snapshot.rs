@@ -121,8 +121,7 @@ impl ReplicaSet {
     /// A room for so many bytes that nobody uses, or a new one. A much larger one is left for larger copies.
     fn snapshot_room(&mut self, bytes: usize) -> Result<Option<Arc<SnapshotRoom>>, Error> {
         let is_free = |room: &Arc<SnapshotRoom>| Arc::strong_count(room) == 1;
-        let fits = |room: &Arc<SnapshotRoom>| fits(room.memory.bytes, bytes);
-        if let Some(room) = self.rooms.iter().find(|room| is_free(room) && fits(room)) {
+        if let Some(room) = self.rooms.iter().find(|room| is_free(room) && fits(room.memory.bytes, bytes)) {
             return Ok(Some(Arc::clone(room)));
         }
         if self.rooms.len() == MOST {
@@ -133,13 +132,9 @@ impl ReplicaSet {
         if 2 * bytes > self.context.free_memory()? {
             return Ok(None);
         }
-        let room = Arc::new(SnapshotRoom {
-            context: self.context.clone(),
-            memory: Memory::new(&self.context, bytes)?,
-            stream: Stream::new(&self.context)?,
-            copied: Event::new(&self.context, false)?,
-            pinned: Mutex::new(Pinned::new(&self.context, AT_ONCE.min(bytes.max(4)))?),
-        });
+        // Whatever it lacks, the vectors can still be copied to the host at once.
+        let Ok(room) = SnapshotRoom::new(&self.context, bytes) else { return Ok(None) };
+        let room = Arc::new(room);
         self.rooms.push(Arc::clone(&room));
         Ok(Some(room))
     }
@@ -176,6 +171,16 @@ impl DeviceSnapshot {
 }
 
 impl SnapshotRoom {
+    fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, Error> {
+        Ok(SnapshotRoom {
+            context: Arc::clone(context),
+            memory: Memory::new(context, bytes)?,
+            stream: Stream::new(context)?,
+            copied: Event::new(context, false)?,
+            pinned: Mutex::new(Pinned::new(context, AT_ONCE.min(bytes.max(4)))?),
+        })
+    }
+
     /// Fetches numbers, beside the main stream.
     #[allow(unsafe_code, reason = "copies to page-locked memory")]
     fn read(&self, offset: usize, numbers: usize) -> Result<Vec<f32>, Error> {

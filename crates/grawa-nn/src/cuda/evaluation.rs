@@ -103,10 +103,8 @@ impl ReplicaSet {
     /// Saves the statistics of all workers, or restores them.
     #[allow(unsafe_code, reason = "copies inside device memory")]
     fn copy_statistics(&mut self, saves: bool) -> Result<(), Error> {
+        self.reserve_statistics()?;
         let bytes = 4 * self.program.graph.statistics().len();
-        if self.saved_statistics.is_none() {
-            self.saved_statistics = Some(Memory::new(&self.context, self.workers * bytes)?);
-        }
         let Some(saved) = &self.saved_statistics else { return Ok(()) };
         for worker in 0..self.workers {
             let own = self.memory.address(self.offset(worker, self.program.offsets.statistics), bytes)?;
@@ -163,6 +161,21 @@ impl ReplicaSet {
             (true, Kept::Logits) => Source::CentreCrop(Split::Test),
         };
         self.run(Job::Measure { kept, from })
+    }
+
+    /// Allocates what evaluations need. Otherwise the first one does, and a run that has begun ends if the GPU is full by then.
+    pub fn reserve_evaluation(&mut self) -> Result<(), Error> {
+        self.reserve_statistics()?;
+        self.reserve_kept()
+    }
+
+    /// Allocates the place of the workers' statistics while others replace them.
+    fn reserve_statistics(&mut self) -> Result<(), Error> {
+        if self.saved_statistics.is_none() {
+            let bytes = 4 * self.program.graph.statistics().len();
+            self.saved_statistics = Some(Memory::new(&self.context, self.workers * bytes)?);
+        }
+        Ok(())
     }
 
     /// Allocates the room for what passes keep.

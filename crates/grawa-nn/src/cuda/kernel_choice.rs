@@ -48,7 +48,7 @@ impl LayerKernels {
             },
             flipped: matches!(self.backward_data, KernelChoice::Own { .. }),
             rows: rows(&self.forward),
-            // Of a wide layer's gradient nothing is summed: it would be read for that while nothing is multiplied.
+            // Kernels for wide layers leave the backward sums of a batch norm to a kernel of its own.
             backward_rows: rows(&self.backward_data)
                 .filter(|_| matches!(self.backward_data, KernelChoice::Own { .. })),
             workspace: room(&self.forward).max(room(&self.backward_data)),

@@ -337,6 +337,6 @@ mod tests {
             .filter(|&node| program.slots[node].is_some())
             .map(|node| program.bytes(node).next_multiple_of(256))
             .sum();
-        assert_eq!((program.slab - program.buffers[0]) as usize, of_gradients);
+        assert_eq!((program.slab - program.buffers[0]) as usize, of_gradients + 256);
     }
 }

@@ -174,6 +174,7 @@ fn open_gpu(
     };
     let room = device.memory as f64 * SHARE_OF_DATA;
     let mut set = ReplicaSet::new(device, graph, settings)?;
+    set.reserve_evaluation()?;
     if let Some(inner) = &recipe.method.inner {
         set.group_by(inner.group as usize, (workers.start % inner.group.max(1)) as usize)?;
     }
