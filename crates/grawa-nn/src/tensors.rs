@@ -6,8 +6,9 @@
 
 use crate::Error;
 use grawa_core::Layout;
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use safetensors::tensor::{Dtype, SafeTensors, TensorView, View};
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -188,12 +189,14 @@ impl Tensors {
             );
             return Err(io("write", &self.path)(there));
         }
-        let bytes = self.to_bytes()?;
+        let pieces = self.pieces()?;
         let mut aside = self.path.clone().into_os_string();
         aside.push(format!(".partial-{}", std::process::id()));
         let aside = PathBuf::from(aside);
         let written = std::fs::File::create_new(&aside)
-            .and_then(|mut file| file.write_all(&bytes).and_then(|()| file.sync_all()))
+            .and_then(|mut file| {
+                pieces.iter().try_for_each(|piece| file.write_all(piece)).and_then(|()| file.sync_all())
+            })
             .and_then(|()| std::fs::rename(&aside, &self.path));
         written.map_err(|error| {
             // The write has failed already: its error is the one to report.
@@ -204,25 +207,69 @@ impl Tensors {
 
     /// The bytes of the file.
     pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
+        Ok(self.pieces()?.concat())
+    }
+
+    /// The same in pieces, without a copy of the tensors: the header, then each tensor in the order of the file.
+    pub fn pieces(&self) -> Result<Vec<Cow<'_, [u8]>>, Error> {
         let wrong = |error: safetensors::SafeTensorError| Error::NotSafetensors {
             path: self.path.clone(),
             why: error.to_string(),
         };
-        let raw: Vec<_> = (self.tensors.iter())
-            .map(|(name, tensor)| {
-                let (kind, bytes) = match &tensor.data {
-                    Data::F32(numbers) => (Dtype::F32, little_endian(numbers, |x| x.to_le_bytes())),
-                    Data::I64(numbers) => (Dtype::I64, little_endian(numbers, |x| x.to_le_bytes())),
-                };
-                (name, kind, &tensor.shape, bytes)
-            })
-            .collect();
-        let mut views = Vec::with_capacity(raw.len());
-        for (name, kind, shape, bytes) in &raw {
-            views.push((name.as_str(), TensorView::new(*kind, (*shape).clone(), bytes).map_err(wrong)?));
+        for tensor in self.tensors.values() {
+            TensorView::new(tensor.data.kind(), tensor.shape.clone(), &tensor.data.bytes()).map_err(wrong)?;
         }
-        let bytes = safetensors::serialize(views, None).map_err(wrong)?;
-        Ok(if self.metadata.is_empty() { bytes } else { with_metadata(&bytes, &self.metadata) })
+        let order = RefCell::new(Vec::new());
+        let outlines = self.tensors.iter().map(|(name, tensor)| (name, Outline { tensor, order: &order }));
+        let mut header = safetensors::serialize(outlines, None).map_err(wrong)?;
+        if !self.metadata.is_empty() {
+            header = with_metadata(&header, &self.metadata);
+        }
+        // The library reserves memory for the tensors.
+        header.shrink_to_fit();
+        let tensors = order.into_inner().into_iter().map(|tensor: &Tensor| tensor.data.bytes());
+        Ok(std::iter::once(Cow::Owned(header)).chain(tensors).collect())
+    }
+}
+
+/// A tensor as the library that writes the header sees it: without values. It notes in which order the values are asked for.
+struct Outline<'a, 'b> {
+    tensor: &'a Tensor,
+    order: &'b RefCell<Vec<&'a Tensor>>,
+}
+
+impl View for Outline<'_, '_> {
+    fn dtype(&self) -> Dtype {
+        self.tensor.data.kind()
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.tensor.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        self.order.borrow_mut().push(self.tensor);
+        Cow::Borrowed(&[])
+    }
+
+    fn data_len(&self) -> usize {
+        self.tensor.data.bytes().len()
+    }
+}
+
+impl Data {
+    fn kind(&self) -> Dtype {
+        match self {
+            Data::F32(_) => Dtype::F32,
+            Data::I64(_) => Dtype::I64,
+        }
+    }
+
+    fn bytes(&self) -> Cow<'_, [u8]> {
+        match self {
+            Data::F32(numbers) => little_endian(numbers, |x| x.to_le_bytes()),
+            Data::I64(numbers) => little_endian(numbers, |x| x.to_le_bytes()),
+        }
     }
 }
 

@@ -54,11 +54,18 @@ pub(crate) fn create_folder(path: &Path) -> io::Result<()> {
 
 /// Creates a file that must not exist yet, and syncs it to the disk.
 pub(crate) fn create(path: &Path, bytes: &[u8]) -> io::Result<File> {
+    create_of(path, &[bytes])
+}
+
+/// The same for a file whose bytes are in several places.
+pub(crate) fn create_of(path: &Path, pieces: &[impl AsRef<[u8]>]) -> io::Result<File> {
     step()?;
     let mut file = File::create_new(path)?;
     // A crash here leaves a part of it.
-    step().inspect_err(|_| drop(file.write_all(&bytes[..bytes.len() / 2])))?;
-    file.write_all(bytes)?;
+    let half = |piece: &[u8]| piece[..piece.len() / 2].to_vec();
+    let first = || pieces.first().map_or(Vec::new(), |piece| half(piece.as_ref()));
+    step().inspect_err(|_| drop(file.write_all(&first())))?;
+    pieces.iter().try_for_each(|piece| file.write_all(piece.as_ref()))?;
     file.sync_all()?;
     Ok(file)
 }

@@ -13,7 +13,14 @@ pub(super) type Checksums = BTreeMap<String, String>;
 
 /// A CRC-32C, as it is written.
 pub(crate) fn crc(bytes: &[u8]) -> String {
-    format!("{:08x}", crc_fast::checksum(Crc32Iscsi, bytes))
+    crc_of(&[bytes])
+}
+
+/// The same of bytes that are in several places.
+pub(super) fn crc_of(pieces: &[impl AsRef<[u8]>]) -> String {
+    let mut digest = crc_fast::Digest::new(Crc32Iscsi);
+    pieces.iter().for_each(|piece| digest.update(piece.as_ref()));
+    format!("{:08x}", digest.finalize())
 }
 
 /// The checksums of a checkpoint; none if it was written before there were any.

@@ -1,12 +1,13 @@
 //! Writing checkpoints, so that a process that ends at any moment leaves the newest or the one before complete.
 
-use super::checksums::{CHECKSUMS, Checksums, crc};
+use super::checksums::{CHECKSUMS, Checksums, crc_of};
 use super::manifest::Manifest;
 use super::order::{self, Entry};
 use super::{BEST, FOLDER, GROUP, MANIFEST, MODEL, Name, Origin, STATE, TIMING, io, model};
 use crate::snapshot::{BestModel, Snapshot};
 use crate::{Error, Evaluated, Recipe, durable};
 use grawa_nn::{Graph, Metadata, State, Tensor, Tensors};
+use std::borrow::Cow;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -103,20 +104,21 @@ impl Writer {
     fn write_aside(&self, aside: &Path, mut snapshot: Snapshot, number: u64) -> Result<(), Error> {
         durable::create_folder(aside).map_err(io("create", aside))?;
         let mut checksums = Checksums::new();
-        let mut write = |name: &str, bytes: &[u8]| {
+        let mut write = |name: &str, pieces: &[Cow<'_, [u8]>]| {
             let path = aside.join(name);
-            checksums.insert(name.into(), crc(bytes));
-            durable::create(&path, bytes).map(drop).map_err(io("write", &path))
+            checksums.insert(name.into(), crc_of(pieces));
+            durable::create_of(&path, pieces).map(drop).map_err(io("write", &path))
         };
         if let Some(held) = &snapshot.held {
             let bytes = serde_json::to_vec(held);
-            write(GROUP, &bytes.map_err(|error| io("write", Path::new(GROUP))(error.into()))?)?;
+            let bytes = bytes.map_err(|error| io("write", Path::new(GROUP))(error.into()))?;
+            write(GROUP, &[bytes.into()])?;
         }
         if let Some((graph, metadata)) = &self.network {
             let model: State = model::model(&self.recipe, graph, &mut snapshot)?;
             let mut metadata = metadata.clone();
             metadata.insert("step".into(), snapshot.at.steps.to_string());
-            write(MODEL, &model.to_bytes(graph, metadata)?)?;
+            write(MODEL, &[model.to_bytes(graph, metadata)?.into()])?;
         }
         let mut state = Tensors::new(&aside.join(STATE), "the run");
         let mut put = |name: String, vector: Vec<f32>| state.put(name, Tensor::f32(&[vector.len()], vector));
@@ -132,10 +134,10 @@ impl Writer {
                 put(format!("centre.{level}.{group}"), centre);
             }
         }
-        write(STATE, &state.to_bytes()?)?;
+        write(STATE, &state.pieces()?)?;
         let (manifest, timing) = Manifest::of(&snapshot, self.origin.clone(), number);
-        write(MANIFEST, toml::to_string(&manifest).map_err(unprintable)?.as_bytes())?;
-        write(TIMING, toml::to_string(&timing).map_err(unprintable)?.as_bytes())?;
+        write(MANIFEST, &[toml::to_string(&manifest).map_err(unprintable)?.into_bytes().into()])?;
+        write(TIMING, &[toml::to_string(&timing).map_err(unprintable)?.into_bytes().into()])?;
         let path = aside.join(CHECKSUMS);
         let text = toml::to_string(&checksums).map_err(unprintable)?;
         durable::create(&path, text.as_bytes()).map_err(io("write", &path))?;
