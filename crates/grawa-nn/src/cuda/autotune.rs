@@ -2,8 +2,9 @@
 
 use super::compile::{ConvGeometry, Layer, Program};
 use super::cudnn::{Cudnn, Direction, timed};
-use super::device::{Argument, Context, Device, Grid, Kernels, Memory, Stream, WIDE, arguments};
+use super::device::{Argument, Context, Device, Grid, Memory, Stream, WIDE, arguments};
 use super::kernel_choice::{KernelChoice, LayerKernels, Machine, own, own_sums};
+use super::kernels::Kernels;
 use super::pass::{NormArgument, SumsArgument};
 use super::wide::{self, Wide};
 use crate::{Error, Precision};

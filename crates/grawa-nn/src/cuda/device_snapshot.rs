@@ -118,7 +118,7 @@ impl ReplicaSet {
         unsafe { self.main.copy(to, from, bytes) }
     }
 
-    /// A room for so many bytes that nobody uses, or a new one. A much larger one is left for larger copies.
+    /// Memory for a snapshot of `bytes` bytes: a free room of about that size, or a new one; none if the GPU has too little memory.
     fn snapshot_room(&mut self, bytes: usize) -> Result<Option<Arc<SnapshotRoom>>, Error> {
         let is_free = |room: &Arc<SnapshotRoom>| Arc::strong_count(room) == 1;
         if let Some(room) = self.rooms.iter().find(|room| is_free(room) && fits(room.memory.bytes, bytes)) {

@@ -3,10 +3,11 @@
 //! A pass is only enqueued. The GPU runs it later, or records it as a graph.
 
 use super::compile::{Layer, Normed, pitch, summing_columns};
-use super::device::{Argument, Event, Grid, Kernels, Stream, arguments, integers};
+use super::device::{Argument, Event, Grid, Stream, arguments, integers};
 use super::floors::{self, KernelTime, Place};
 use super::joined::PARTS;
 use super::kernel_choice::{KernelChoice, LayerKernels};
+use super::kernels::Kernels;
 use super::replica_set::ReplicaSet;
 use crate::plan::{Flow, Step};
 use crate::{Error, Op, TensorId};

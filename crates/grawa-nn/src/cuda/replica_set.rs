@@ -7,11 +7,12 @@ use super::autotune::{Autotuner, Choice};
 use super::compile::{HISTORY, Program};
 use super::cudnn::Cudnn;
 use super::data::{DeviceDataset, Source, Split};
-use super::device::{Captured, Context, Device, Grid, Kernels, Memory, Stream, WIDE, arguments};
+use super::device::{Captured, Context, Device, Grid, Memory, Stream, WIDE, arguments};
 use super::device_snapshot::SnapshotRoom;
 use super::host_step::HostSteps;
 use super::job::{Chain, Job, chains};
 use super::kernel_choice::LayerKernels;
+use super::kernels::Kernels;
 use super::layout;
 use super::limits;
 use super::pass::{PassMode, summing_blocks};
@@ -534,7 +535,7 @@ mod tests {
     /// Kernels are looked up by name at run time.
     #[test]
     fn every_kernel_is_in_the_source() {
-        let source = super::super::device::source();
+        let source = super::super::kernels::source();
         for name in [KERNELS, TENSOR_CORE_KERNELS, PLAIN_KERNELS, super::super::tangent::TANGENT_KERNELS]
             .iter()
             .flat_map(|names| names.split_whitespace())

@@ -27,7 +27,7 @@ impl Staging {
         Staging { start: std::ptr::null_mut(), used: 0 }
     }
 
-    /// Whether there is room for so many bytes before [`Staging::clear`].
+    /// Whether `bytes` more bytes fit without [`Staging::clear`].
     pub(super) fn has_room(&self, bytes: usize) -> bool {
         self.used + bytes <= ROOM
     }

@@ -255,8 +255,8 @@ impl TangentPass<'_> {
 #[cfg(test)]
 mod tests {
     use super::super::compile::{Program, WorkspaceNeeds};
-    use super::super::device::source;
     use super::super::kernel_choice::{Machine, own, own_sums};
+    use super::super::kernels::source;
     use super::*;
     use crate::plan::{Flow, Reuse};
     use crate::zoo::ZOO;
