@@ -349,6 +349,33 @@ mod tests {
         });
     }
 
+    /// With stride 2 a row of 200 results reads 400 pixels: no box is as long. No network of the zoo is so wide.
+    #[test]
+    fn rows_longer_than_a_box_are_left_to_other_kernels() {
+        let of = |stride: i32| {
+            let (side, [cp, op, o], [n, kh, kw]) = (200, [64; 3], [2, 3, 3]);
+            let [h, w] = [side * stride; 2];
+            let geometry = ConvGeometry {
+                n,
+                h,
+                w,
+                cp,
+                oh: side,
+                ow: side,
+                op,
+                o,
+                kh,
+                kw,
+                mul: stride,
+                off_y: 1,
+                off_x: 1,
+                div: 1,
+            };
+            convolution(&geometry, false, MACHINE)
+        };
+        assert!(of(1).is_some() && of(2).is_none());
+    }
+
     /// Tiles of WRN-28-10 waste nothing; odd widths take what covers them best; few pixels are divided among more blocks.
     #[test]
     fn tiles_are_as_wide_as_the_layer() {
