@@ -184,34 +184,34 @@ struct Slot {
     profile: Option<Profile>,
 }
 
-/// Milliseconds of a step by operation, the costliest first; operations of the same kind and shape together.
+/// Milliseconds of a step by operation, the costliest first; operations of the same kind and shape together. A batch norm runs
+/// inside the convolution next to it where it can: its own row has only what is left.
 fn profile(program: &Program, slots: &[Slot]) -> Table {
     let steps = slots.iter().map(|slot| slot.steps).sum::<usize>().max(1) as f64;
-    let mut rows: Vec<(String, usize, [f64; 3])> = Vec::new();
+    let mut rows: Vec<(String, usize, [f64; 2])> = Vec::new();
     for (index, slot) in slots.iter().enumerate() {
         for (name, spent) in slot.profile.iter().flat_map(|profile| profile.operations(program)) {
             let at = rows.iter().position(|row| row.0 == name).unwrap_or_else(|| {
-                rows.push((name, 0, [0.0; 3]));
+                rows.push((name, 0, [0.0; 2]));
                 rows.len() - 1
             });
             rows[at].1 += usize::from(index == 0);
-            let [forward, backward, weights] = spent.map(|spent| spent.as_secs_f64() * 1e3 / steps);
-            for (sum, ms) in rows[at].2.iter_mut().zip([forward, backward - weights, weights]) {
-                *sum += ms;
+            for (sum, spent) in rows[at].2.iter_mut().zip(spent) {
+                *sum += spent.as_secs_f64() * 1e3 / steps;
             }
         }
     }
     let whole = slots.iter().map(|slot| slot.spent.as_secs_f64() * 1e3).sum::<f64>() / steps;
     let known: f64 = rows.iter().flat_map(|row| row.2).sum();
-    rows.push(("images in, loss, statistics, update".into(), 1, [whole - known, 0.0, 0.0]));
+    rows.push(("images in, loss, statistics, update".into(), 1, [whole - known, 0.0]));
     rows.sort_by(|a, b| b.2.iter().sum::<f64>().total_cmp(&a.2.iter().sum()));
-    let header = ["operation", "times", "forward ms", "backward ms", "weights ms", "sum ms", "share"];
+    let header = ["operation", "times", "forward ms", "backward ms", "sum ms", "share"];
     let mut table = Table::new(header);
-    let mut push = |name: &str, times: &str, parts: [f64; 3]| {
+    let mut push = |name: &str, times: &str, parts: [f64; 2]| {
         let sum: f64 = parts.iter().sum();
-        let [forward, backward, weights] = parts.map(|ms| format!("{ms:.2}"));
+        let [forward, backward] = parts.map(|ms| format!("{ms:.2}"));
         let (sum, share) = (format!("{sum:.2}"), format!("{:.1} %", 100.0 * sum / whole));
-        table.push([name.to_owned(), times.to_owned(), forward, backward, weights, sum, share]);
+        table.push([name.to_owned(), times.to_owned(), forward, backward, sum, share]);
     };
     for (name, times, parts) in &rows {
         push(name, &times.to_string(), *parts);

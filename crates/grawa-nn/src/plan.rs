@@ -44,9 +44,10 @@ pub(crate) enum Flow {
 pub(crate) enum Reuse {
     /// Never: all gradients remain after a backward pass.
     Never,
-    /// Once its contents are consumed.
+    /// Once its contents are consumed. The shortcut that a batch norm adds takes it over: its gradient is the same, once the
+    /// ReLU's zeros are in it.
     Consumed,
-    /// Also for the inputs of a plain sum, whose gradients are equal to that of the sum.
+    /// Once its contents are consumed. The inputs of a plain sum share it: their gradients are equal to that of the sum.
     ConsumedOrEqual,
 }
 
@@ -103,7 +104,11 @@ impl<L: Copy + PartialEq> Plan<L> {
                     (0, _) => Flow::Nowhere,
                     (_, Some(_)) => Flow::Add,
                     (_, None)
-                        if reuse == Reuse::ConsumedOrEqual && may_share(&steps, &slots, index, place) =>
+                        if match reuse {
+                            Reuse::Never => false,
+                            Reuse::Consumed => takes_over(step, place) && layouts[input] == buffers[own].0,
+                            Reuse::ConsumedOrEqual => may_share(&steps, &slots, index, place),
+                        } =>
                     {
                         slots[input] = Some(own);
                         buffers[own].1 += 1;
@@ -154,6 +159,12 @@ pub(crate) fn fuse(graph: &Graph) -> Vec<Step> {
     steps
 }
 
+/// Whether an input is the shortcut that a batch norm adds. The step is the last to read its output's gradient, so the buffer
+/// can hold the shortcut's from then on.
+fn takes_over(step: &Step, place: usize) -> bool {
+    matches!(step.op, Op::BatchNorm { .. }) && place == 1
+}
+
 /// Whether the gradient of a step's input can share the buffer of its output's gradient. Both are equal for a plain sum.
 /// But a step that adds to one gradient in the buffer must run after every step that reads another one there.
 fn may_share(steps: &[Step], slots: &[Option<usize>], index: usize, place: usize) -> bool {
@@ -191,11 +202,12 @@ mod tests {
     }
 
     /// Runs the backward pass of a plan with one number for each gradient. Every step multiplies by an arbitrary factor;
-    /// a plain sum by one. Each gradient must be complete when its step reads it, whatever else used its buffer.
+    /// a plain sum by one, as a batch norm for the shortcut. Each gradient must be complete when its step reads it, whatever else used its buffer.
     fn check(graph: &Graph, reuse: Reuse) {
         let Plan { steps, slots, buffers } = plan(graph, reuse);
         let factor = |index: usize, input: usize| match (&steps[index].op, steps[index].relu) {
             (Op::Add, false) => Wrapping(1),
+            (Op::BatchNorm { .. }, _) if input == 1 => Wrapping(1),
             _ => Wrapping((2 * index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) + 2 * input as u64),
         };
         let mut expected = vec![Wrapping(0u64); slots.len()];

@@ -2,12 +2,11 @@
 
 use super::arena::{Arena, Buffer, Scratch};
 use super::block::Blocked;
-use super::convolution::Convolution;
+use super::convolution::{Convolution, Images};
 use super::forward::{DRAWS, ON_PLANES};
 use super::linear;
 use super::norm::{self, Affine, Moments};
 use super::pixels;
-use super::profile::Part;
 use super::program::{ConvStep, Place, Program};
 use super::simd::{F32x16, Isa, WIDTH};
 use crate::graph::pair;
@@ -15,7 +14,6 @@ use crate::op::{dropout, relu};
 use crate::plan::{Flow, NO_STEP, Step};
 use crate::{Mode, Op};
 use rayon::prelude::*;
-use std::time::Instant;
 
 impl Program {
     /// Calls `write` with the buffer of the gradient of an input, if there is one: its layout, and whether to add to it.
@@ -53,12 +51,20 @@ impl Program {
 
     /// Whether a step is a batch norm whose sums the next step leaves: a convolution that completes the gradient of its result.
     fn leaves_sums(&self, index: usize) -> bool {
-        let [norm, conv] = [index, index + 1].map(|index| self.steps.get(index));
-        norm.zip(conv).is_some_and(|(norm, conv)| {
-            let (is_norm, is_conv) =
-                (matches!(norm.op, Op::BatchNorm { .. }), matches!(conv.op, Op::Conv { .. }));
-            // Without a result that is used, the convolution has no backward pass.
-            is_norm && is_conv && conv.inputs[0] == norm.output && self.slots[conv.output].is_some()
+        // Without a result that is used, the convolution has no backward pass.
+        let is_used = |conv: &Step| self.slots[conv.output].is_some();
+        self.is_left_to_convolution(index) && self.steps.get(index + 1).is_some_and(is_used)
+    }
+
+    /// Whether a step is a batch norm that leaves the gradient of its input to the step before: the convolution that computed that
+    /// input, and that needs nothing but this gradient, image by image.
+    fn leaves_gradient(&self, index: usize) -> bool {
+        let steps = index.checked_sub(1).zip(self.steps.get(index));
+        steps.is_some_and(|(conv, norm)| {
+            let (conv, is_norm) = (&self.steps[conv], matches!(norm.op, Op::BatchNorm { .. }));
+            let is_twice = norm.inputs.get(1) == norm.inputs.first();
+            let is_conv = matches!(conv.op, Op::Conv { .. }) && norm.inputs[0] == conv.output;
+            is_norm && is_conv && norm.flows.first() == Some(&Flow::Store) && !is_twice
         })
     }
 
@@ -93,39 +99,62 @@ impl Program {
         gradient: &mut [f32],
     ) {
         let step = &self.steps[index];
-        let Arena { values, gradients, scratch, workspace, isa, profile, .. } = arena;
+        let Arena { values, gradients, scratch, workspace, isa, .. } = arena;
         let isa = *isa;
         let Some(mut dy) = self.slots[step.output].and_then(|slot| gradients[slot].take()) else { return };
         let value = |node: usize| values[node].as_ref();
         let planes = |node: usize| value(node).map_or(&[][..], Buffer::planes);
         let (before, rest) = scratch.split_at_mut(index);
-        let scratch = &mut rest[0];
+        let Some((scratch, behind)) = rest.split_first_mut() else { return };
         let spans = self.graph.parameters().spans();
         match (&step.op, &self.places[step.output]) {
             (Op::Conv { weight, bias, .. }, _) => {
                 let ConvStep { geometry, algorithm, .. } = &self.convolutions[&step.node];
-                let (x, dy) = (planes(step.inputs[0]), dy.planes());
-                let start = Instant::now();
+                let (x, y) = (planes(step.inputs[0]), planes(step.output));
+                let add = step.flows[0] == Flow::Add;
+                let target = self.slots[step.inputs[0]].filter(|_| step.flows[0] != Flow::Nowhere);
+                let mut dx = target.and_then(|slot| gradients[slot].take());
+                // A batch norm behind has left the gradient of its input, this step's output: it is computed from that of its
+                // result, image by image, as the convolution reads it. That one may be in the buffer that takes dx.
+                let norm = self.steps.get(index + 1).filter(|_| self.leaves_gradient(index + 1));
+                let slot = norm.and_then(|norm| self.slots[norm.output]).filter(|slot| Some(*slot) != target);
+                let flow = slot.and_then(|slot| gradients[slot].take());
+                let make = |image: usize, dy: &mut [F32x16], dx: &[F32x16]| {
+                    let Some((norm, Scratch { affine, .. })) = norm.zip(behind.first()) else { return };
+                    let (from, to) = (&geometry.to, self.planes(norm.output));
+                    let y = &y[image * from.image()..][..from.image()];
+                    let part = image * to.image()..(image + 1) * to.image();
+                    let flow = flow.as_ref().map_or(dx, |flow| &flow.planes()[part]);
+                    norm::backward(isa, from, y, affine, to, flow, dy, false);
+                };
+                let dy = match norm {
+                    Some(_) => Images::Made(dy.planes_mut(), &make),
+                    None => Images::Ready(dy.planes()),
+                };
+                let into = dx.as_mut().map(|dx| (dx.planes_mut(), add));
                 let convolution =
                     Convolution { isa, geometry, algorithm, weights: self.parameter(parameters, *weight) };
-                convolution.gradient(workspace, x, dy, &mut gradient[spans[weight.0].range()]);
-                if let Some(profile) = profile {
-                    profile.note(index, Part::Weights, start.elapsed());
-                }
+                let dweight = &mut gradient[spans[weight.0].range()];
+                let dy = match index.checked_sub(1).filter(|&norm| self.leaves_sums(norm)) {
+                    Some(norm) => {
+                        // The sums of the batch norm before, while each image is in cache.
+                        let Scratch { affine, moments, .. } = &mut before[norm];
+                        let sums = self.sums(isa, norm, affine, planes);
+                        convolution.gradients(workspace, x, dy, into, moments, sums, dweight)
+                    }
+                    None => {
+                        let moments = &mut scratch.moments;
+                        convolution.gradients(workspace, x, dy, into, moments, |_, _, _| (), dweight)
+                    }
+                };
                 if let Some(bias) = bias {
                     sum_channels(isa, &geometry.to, dy, scratch, &mut gradient[spans[bias.0].range()]);
                 }
-                self.flow(gradients, step, 0, |dx, _, add| {
-                    let dx = (dx.planes_mut(), add);
-                    let Some(norm) = index.checked_sub(1).filter(|&norm| self.leaves_sums(norm)) else {
-                        convolution.backward_then(workspace, dy, dx, &mut scratch.moments, |_, _, _| ());
-                        return;
-                    };
-                    // The sums of the batch norm before, while each image is in cache.
-                    let Scratch { affine, moments, .. } = &mut before[norm];
-                    let sums = self.sums(isa, norm, affine, planes);
-                    convolution.backward_then(workspace, dy, dx, moments, sums);
-                });
+                for (slot, buffer) in [(target, dx), (slot, flow)] {
+                    if let Some(slot) = slot {
+                        gradients[slot] = buffer;
+                    }
+                }
             }
             (Op::BatchNorm { weight, bias, epsilon, .. }, Place::Planes(to)) => {
                 let place = *self.planes(step.inputs[0]);
@@ -145,52 +174,24 @@ impl Program {
                         (along[channel] * inverse(channel).sqrt()) as f32;
                     gradient[spans[bias.0].range()][channel] += sum[channel] as f32;
                 }
-                // The shortcut's gradient is written in the same pass, unless it shares the buffer of the input's.
-                let slot = |input: usize| step.inputs.get(input).and_then(|&node| self.slots[node]);
-                let (mut other, is_twice) = (None, slot(0) == slot(1));
-                if !is_twice {
-                    self.flow(gradients, step, 1, |shortcut, place, add| {
-                        if step.flows[0] == Flow::Nowhere {
-                            copy((isa, &self.places[step.output], &dy), (place, shortcut), add);
-                        } else {
-                            other = Some((std::mem::replace(shortcut, Buffer::Vectors(Vec::new())), add));
-                        }
+                // Running statistics are constants: they have no gradient.
+                let count = (self.batch * place.shape.area()) as f64;
+                let through = if mode == Mode::Evaluate { 0.0 } else { 1.0 / count };
+                norm::fill(&mut affine.shift, sum.iter().map(|sum| (sum * through) as f32));
+                let fall = along.iter().enumerate();
+                let fall = fall.map(|(channel, along)| (along * inverse(channel) * through) as f32);
+                norm::fill(&mut affine.along, fall);
+                let affine = &*affine;
+                if !self.leaves_gradient(index) {
+                    self.each_image(gradients, step, 0, (to, &dy), |image, place, dy, dx, add| {
+                        let x = &x[image * place.image()..][..place.image()];
+                        norm::backward(isa, place, x, affine, to, dy, dx, add);
                     });
                 }
-                self.flow(gradients, step, 0, |dx, _, add| {
-                    // Running statistics are constants: they have no gradient.
-                    let count = (self.batch * place.shape.area()) as f64;
-                    let through = if mode == Mode::Evaluate { 0.0 } else { 1.0 / count };
-                    norm::fill(&mut affine.shift, sum.iter().map(|sum| (sum * through) as f32));
-                    let fall = along.iter().enumerate();
-                    let fall = fall.map(|(channel, along)| (along * inverse(channel) * through) as f32);
-                    norm::fill(&mut affine.along, fall);
-                    let affine = &*affine;
-                    let back = |((dx, x), dy): ((&mut [F32x16], &[F32x16]), &[F32x16])| {
-                        norm::backward(isa, &place, x, affine, to, dy, dx, add);
-                    };
-                    let images = dx
-                        .planes_mut()
-                        .par_chunks_exact_mut(place.image())
-                        .zip(x.par_chunks_exact(place.image()));
-                    let images = images.zip(dy.planes().par_chunks_exact(to.image()));
-                    let Some((other, add)) = &mut other else { return images.for_each(back) };
-                    let (target, add) = (self.planes(step.inputs[1]), *add);
-                    let others = other.planes_mut().par_chunks_exact_mut(target.image());
-                    images.zip(others).for_each(|(image, other)| {
-                        pixels::copy(isa, to, image.1, target, other, add);
-                        back(image);
-                    });
+                // Second: a batch norm may be added to its own input.
+                self.flow(gradients, step, 1, |shortcut, place, add| {
+                    copy((isa, &self.places[step.output], &dy), (place, shortcut), add);
                 });
-                if let (Some((buffer, _)), Some(slot)) = (other, slot(1)) {
-                    gradients[slot] = Some(buffer);
-                }
-                // A batch norm added to its own input: the shortcut is the second contribution.
-                if is_twice {
-                    self.flow(gradients, step, 1, |shortcut, place, add| {
-                        copy((isa, &self.places[step.output], &dy), (place, shortcut), add);
-                    });
-                }
             }
             (Op::Linear { weight, bias }, _) => {
                 let Scratch { flat, flow, .. } = scratch;

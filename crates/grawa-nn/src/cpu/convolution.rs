@@ -2,12 +2,16 @@
 //!
 //! Images are divided among threads in items with separate results. Weight gradients are summed over groups of images, and
 //! then over the groups in order. The shape alone determines the groups.
+//!
+//! A batch norm before a convolution, in either direction, does not pass over the batch on its own: it makes each image shortly
+//! before the convolution reads it ([`Images::Made`]), and both gradients are computed while the image is in cache.
 
 use super::conv_geometry::{ConvGeometry, ConvPath};
 use super::direct;
 use super::memory::zeros;
 use super::simd::{F32x16, Isa, WIDTH};
 use super::winograd::{self, Tiling};
+use rayon::iter::Either;
 use rayon::prelude::*;
 use std::sync::{Mutex, PoisonError};
 
@@ -104,11 +108,11 @@ impl ConvWorkspace {
                     buffer = buffer.max(tiling.buffer_len(tiling.together().min(batch)));
                 }
             }
-            let lines = tiling.gradient_len(transformed_images(tiling, batch));
             if shares(size) {
+                let lines = tiling.gradient_len(transformed_images(tiling, batch));
                 transformed = transformed.max(groups * lines);
             } else {
-                buffer = buffer.max(lines);
+                buffer = buffer.max(tiling.gradient_buffer_len());
             }
         }
         ConvWorkspace {
@@ -126,6 +130,77 @@ impl ConvWorkspace {
     }
 }
 
+/// The images that a convolution reads.
+pub(crate) enum Images<'a> {
+    /// They exist.
+    Ready(&'a [F32x16]),
+    /// Each is made shortly before it is read.
+    Made(&'a mut [F32x16], Make<'a>),
+}
+
+/// Makes an image: gets its number, its memory, and the memory for the convolution's result of this image before that is written.
+pub(crate) type Make<'a> = &'a (dyn Fn(usize, &mut [F32x16], &[F32x16]) + Sync);
+
+impl<'a> Images<'a> {
+    /// Makes all images. `y` is the memory for the results; image sizes are those of the images and of the results.
+    fn all(self, [from, to]: [usize; 2], y: &[F32x16]) -> &'a [F32x16] {
+        match self {
+            Images::Ready(images) => images,
+            Images::Made(images, make) => {
+                let results = |image: usize| y.get(image * to..(image + 1) * to).unwrap_or(&[]);
+                let each = images.par_chunks_exact_mut(from).enumerate();
+                each.for_each(|(image, x)| make(image, x, results(image)));
+                images
+            }
+        }
+    }
+
+    /// Makes these images, of which the first has the number `first`, on this thread.
+    fn here(self, first: usize, [from, to]: [usize; 2], y: &[F32x16]) -> &'a [F32x16] {
+        match self {
+            Images::Ready(images) => images,
+            Images::Made(images, make) => {
+                let pairs = images.chunks_exact_mut(from).zip(y.chunks_exact(to)).enumerate();
+                pairs.for_each(|(image, (x, y))| make(first + image, x, y));
+                images
+            }
+        }
+    }
+
+    fn par_chunks(self, len: usize) -> impl IndexedParallelIterator<Item = Images<'a>> {
+        match self {
+            Images::Ready(images) => Either::Left(images.par_chunks(len).map(Images::Ready)),
+            Images::Made(images, make) => {
+                Either::Right(images.par_chunks_mut(len).map(move |images| Images::Made(images, make)))
+            }
+        }
+    }
+
+    fn chunks(self, len: usize) -> impl Iterator<Item = Images<'a>> {
+        match self {
+            Images::Ready(images) => Either::Left(images.chunks(len).map(Images::Ready)),
+            Images::Made(images, make) => {
+                Either::Right(images.chunks_mut(len).map(move |images| Images::Made(images, make)))
+            }
+        }
+    }
+
+    fn reborrow(&mut self) -> Images<'_> {
+        match self {
+            Images::Ready(images) => Images::Ready(images),
+            Images::Made(images, make) => Images::Made(images, make),
+        }
+    }
+
+    /// The images, all of which have been made.
+    fn made(self) -> &'a [F32x16] {
+        match self {
+            Images::Ready(images) => images,
+            Images::Made(images, _) => images,
+        }
+    }
+}
+
 /// A convolution with its weights.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Convolution<'a> {
@@ -140,7 +215,7 @@ impl Convolution<'_> {
     pub(crate) fn forward<P: Send>(
         self,
         workspace: &mut ConvWorkspace,
-        x: &[F32x16],
+        x: Images<'_>,
         (y, add): (&mut [F32x16], bool),
         parts: &mut [P],
         after: impl Fn(&mut [F32x16], &mut P) + Sync,
@@ -166,24 +241,22 @@ impl Convolution<'_> {
     /// The gradient of the input from that of the output, added to dx if `add`.
     pub(crate) fn backward(self, workspace: &mut ConvWorkspace, dy: &[F32x16], dx: &mut [F32x16], add: bool) {
         let batch = dy.len() / self.geometry.to.image();
-        self.backward_then(workspace, dy, (dx, add), &mut vec![(); batch], |_, _, ()| ());
+        self.backward_then(workspace, Images::Ready(dy), (dx, add), &mut vec![(); batch], |_, _, ()| ());
     }
 
     /// The same. Then calls `after` with the number of each image, its dx, and its element of `parts`.
-    pub(crate) fn backward_then<P: Send>(
+    fn backward_then<P: Send>(
         self,
         workspace: &mut ConvWorkspace,
-        dy: &[F32x16],
+        dy: Images<'_>,
         (dx, add): (&mut [F32x16], bool),
         parts: &mut [P],
         after: impl Fn(usize, &mut [F32x16], &mut P) + Sync,
     ) {
-        let Convolution { isa, geometry, algorithm, weights } = self;
+        let Convolution { isa, geometry, algorithm, .. } = self;
         match algorithm {
             ConvAlgorithm::Direct { backward, .. } => {
-                let packed = &mut workspace.weights[..geometry.weights()];
-                let size = geometry.weights() / geometry.from.blocks();
-                by_block(packed, size, |block, out| direct::pack_backward(geometry, weights, block, out));
+                let packed = self.pack_backward(&mut workspace.weights);
                 let sizes = [geometry.to.image(), geometry.from.image()];
                 by_images(sizes, 1, (dy, dx), parts, after, |dy, dx| {
                     direct::run(isa, backward, dy, packed, dx, add);
@@ -195,6 +268,22 @@ impl Convolution<'_> {
         }
     }
 
+    /// The weights as the backward pass reads them.
+    fn pack_backward(self, packed: &mut [F32x16]) -> &[F32x16] {
+        let Convolution { isa, geometry, algorithm, weights } = self;
+        match algorithm {
+            ConvAlgorithm::Direct { .. } => {
+                let packed = &mut packed[..geometry.weights()];
+                let size = geometry.weights() / geometry.from.blocks();
+                by_block(packed, size, |block, out| direct::pack_backward(geometry, weights, block, out));
+                packed
+            }
+            ConvAlgorithm::Winograd(tiling) => {
+                transform_kernel(isa, &tiling.backward(), weights, true, packed)
+            }
+        }
+    }
+
     /// Winograd's algorithm in either direction: the weights are `flipped` in the backward pass.
     #[allow(clippy::too_many_arguments)]
     fn winograd<P: Send>(
@@ -202,7 +291,7 @@ impl Convolution<'_> {
         workspace: &mut ConvWorkspace,
         tiling: &Tiling,
         flipped: bool,
-        x: &[F32x16],
+        x: Images<'_>,
         (y, add): (&mut [F32x16], bool),
         parts: &mut [P],
         after: impl Fn(usize, &mut [F32x16], &mut P) + Sync,
@@ -211,8 +300,8 @@ impl Convolution<'_> {
         let sizes = [tiling.from.image(), tiling.to.image()];
         let batch = y.len() / tiling.to.image();
         let ConvWorkspace { weights: packed, tile_buffers, transformed, .. } = workspace;
-        let size = tiling.kernel_len() / tiling.to.blocks();
         if tiling.is_deep(batch) {
+            let (x, size) = (x.all(sizes, y), tiling.kernel_len() / tiling.to.blocks());
             let lines = tiling.apart(batch) * tiling.points();
             let (inputs, products) = transformed.split_at_mut(lines * tiling.from.blocks());
             by_block(inputs, lines, |block, inputs| {
@@ -234,14 +323,74 @@ impl Convolution<'_> {
             });
             return;
         }
-        let packed = &mut packed[..tiling.kernel_len()];
-        by_block(packed, size, |block, out| {
-            winograd::transform_kernel(isa, tiling, weights, flipped, block, out)
-        });
-        let (packed, together) = (&*packed, tiling.images_at_once(batch, rayon::current_num_threads()));
+        let packed = transform_kernel(isa, tiling, weights, flipped, packed);
+        let together = tiling.images_at_once(batch, rayon::current_num_threads());
         by_images(sizes, together, (x, y), parts, after, |x, y| {
             with_tile_buffer(tile_buffers, |buffer| winograd::run(isa, tiling, x, packed, y, add, buffer));
         });
+    }
+
+    /// Adds the gradient of the weights, and computes that of the input, added to dx if the flag says so. Then calls `after` as
+    /// [`Convolution::backward_then`] does. Returns the gradient of the output, all of which has been made.
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn gradients<'a, P: Send>(
+        self,
+        workspace: &mut ConvWorkspace,
+        x: &[F32x16],
+        mut dy: Images<'a>,
+        dx: Option<(&mut [F32x16], bool)>,
+        parts: &mut [P],
+        after: impl Fn(usize, &mut [F32x16], &mut P) + Sync,
+        gradient: &mut [f32],
+    ) -> &'a [F32x16] {
+        let Convolution { isa, geometry, algorithm, .. } = self;
+        let sizes @ [to, from] = [geometry.to.image(), geometry.from.image()];
+        let size = algorithm.sums(geometry);
+        let Some((dx, add)) = dx else {
+            let dy = dy.all(sizes, &[]);
+            self.gradient(workspace, x, dy, gradient);
+            return dy;
+        };
+        if shares(size) {
+            self.backward_then(workspace, dy.reborrow(), (dx, add), parts, after);
+            let dy = dy.made();
+            self.gradient(workspace, x, dy, gradient);
+            return dy;
+        }
+        let batch = x.len() / from;
+        let images = group(size, batch);
+        let at_once = match algorithm {
+            ConvAlgorithm::Direct { .. } => 1,
+            ConvAlgorithm::Winograd(tiling) => tiling.backward().images_at_once(batch, 1).min(images),
+        };
+        let ConvWorkspace { weights: packed, sums, tile_buffers, .. } = workspace;
+        let packed = self.pack_backward(packed);
+        let groups = sums[..batch.div_ceil(images) * size].par_chunks_exact_mut(size).enumerate();
+        let groups = groups.zip(x.par_chunks(images * from).zip(dy.reborrow().par_chunks(images * to)));
+        let results = dx.par_chunks_mut(images * from).zip(parts.par_chunks_mut(images));
+        groups.zip(results).for_each(|(((group, sums), (x, dy)), (dx, parts))| {
+            let items = x.chunks(at_once * from).zip(dy.chunks(at_once * to));
+            let items = items.zip(dx.chunks_mut(at_once * from).zip(parts.chunks_mut(at_once)));
+            for (item, ((x, dy), (dx, parts))) in items.enumerate() {
+                let number = group * images + item * at_once;
+                let dy = dy.here(number, sizes, dx);
+                match algorithm {
+                    ConvAlgorithm::Direct { backward, .. } => {
+                        direct::run(isa, backward, dy, packed, dx, add);
+                        direct_gradient(isa, geometry, x, dy, item == 0, false, sums);
+                    }
+                    ConvAlgorithm::Winograd(tiling) => with_tile_buffer(tile_buffers, |buffer| {
+                        winograd::run(isa, &tiling.backward(), dy, packed, dx, add, buffer);
+                        let buffer = &mut buffer[..tiling.gradient_buffer_len()];
+                        winograd::gradient(isa, tiling, x, dy, item == 0, buffer, sums);
+                    }),
+                }
+                let results = dx.chunks_exact_mut(from).zip(parts).enumerate();
+                results.for_each(|(image, (dx, part))| after(number + image, dx, part));
+            }
+        });
+        self.add_sums(&mut sums[..batch.div_ceil(images) * size], gradient);
+        dy.made()
     }
 
     /// Adds the gradient of the weights.
@@ -263,33 +412,31 @@ impl Convolution<'_> {
         let parts = x.par_chunks(images * from).zip(dy.par_chunks(images * to));
         let parts = sums.par_chunks_exact_mut(size).zip(parts);
         match algorithm {
-            ConvAlgorithm::Direct { .. } => parts.for_each(|(sums, (x, dy))| {
-                by_block(sums, size / geometry.to.blocks(), |out, sums| {
-                    sums.fill(F32x16::ZERO);
-                    let images = x.chunks_exact(from).zip(dy.chunks_exact(to));
-                    images.for_each(|(x, dy)| direct::weight_gradient(isa, geometry, out, x, dy, sums));
-                });
-            }),
-            ConvAlgorithm::Winograd(tiling) => {
+            ConvAlgorithm::Direct { .. } => {
+                parts.for_each(|(sums, (x, dy))| direct_gradient(isa, geometry, x, dy, true, true, sums));
+            }
+            ConvAlgorithm::Winograd(tiling) if shares(size) => {
                 let at_once = transformed_images(tiling, batch);
                 let lines = tiling.gradient_len(at_once);
-                if shares(size) {
-                    assert!(transformed.len() >= count * lines, "every group has its memory");
-                    parts.zip(transformed.par_chunks_exact_mut(lines)).for_each(
-                        |((sums, (x, dy)), buffer)| {
-                            winograd_gradient(isa, tiling, x, dy, at_once, buffer, sums, true);
-                        },
-                    );
-                } else {
-                    parts.for_each(|(sums, (x, dy))| {
-                        with_tile_buffer(tile_buffers, |buffer| {
-                            let buffer = &mut buffer[..lines];
-                            winograd_gradient(isa, tiling, x, dy, at_once, buffer, sums, false);
-                        });
-                    });
-                }
+                assert!(transformed.len() >= count * lines, "every group has its memory");
+                parts.zip(transformed.par_chunks_exact_mut(lines)).for_each(|((sums, (x, dy)), buffer)| {
+                    shared_gradient(isa, tiling, x, dy, at_once, buffer, sums);
+                });
             }
+            ConvAlgorithm::Winograd(tiling) => parts.for_each(|(sums, (x, dy))| {
+                with_tile_buffer(tile_buffers, |buffer| {
+                    let buffer = &mut buffer[..tiling.gradient_buffer_len()];
+                    winograd::gradient(isa, tiling, x, dy, true, buffer, sums);
+                });
+            }),
         }
+        self.add_sums(sums, gradient);
+    }
+
+    /// Adds the sums of all groups to the gradient of the weights.
+    fn add_sums(self, sums: &mut [F32x16], gradient: &mut [f32]) {
+        let Convolution { isa, geometry, algorithm, .. } = self;
+        let size = algorithm.sums(geometry);
         // The groups are added in order.
         let (sums, others) = sums.split_at_mut(size);
         if !others.is_empty() {
@@ -308,10 +455,44 @@ impl Convolution<'_> {
     }
 }
 
-/// The gradient of the transformed kernel over a group of images, `at_once` images at a time. All threads share the work if
-/// `shared`.
-#[allow(clippy::too_many_arguments)]
-fn winograd_gradient(
+/// Transforms the kernel for a tiling; `flipped` for the backward pass.
+fn transform_kernel<'a>(
+    isa: Isa,
+    tiling: &Tiling,
+    weights: &[f32],
+    flipped: bool,
+    packed: &'a mut [F32x16],
+) -> &'a [F32x16] {
+    let packed = &mut packed[..tiling.kernel_len()];
+    by_block(packed, tiling.kernel_len() / tiling.to.blocks(), |block, out| {
+        winograd::transform_kernel(isa, tiling, weights, flipped, block, out)
+    });
+    packed
+}
+
+/// Adds the contribution of some images to the sums of a group, one kernel position after the other; stores it if `first`. All
+/// threads share the work if `shared`.
+fn direct_gradient(
+    isa: Isa,
+    geometry: &ConvGeometry,
+    x: &[F32x16],
+    dy: &[F32x16],
+    first: bool,
+    shared: bool,
+    sums: &mut [F32x16],
+) {
+    let (from, to) = (geometry.from.image(), geometry.to.image());
+    by_each(sums, geometry.weights() / geometry.to.blocks(), shared, |(out, sums)| {
+        if first {
+            sums.fill(F32x16::ZERO);
+        }
+        let images = x.chunks_exact(from).zip(dy.chunks_exact(to));
+        images.for_each(|(x, dy)| direct::weight_gradient(isa, geometry, out, x, dy, sums));
+    });
+}
+
+/// The gradient of the transformed kernel over a group of images, `at_once` images at a time. All threads share the work.
+fn shared_gradient(
     isa: Isa,
     tiling: &Tiling,
     x: &[F32x16],
@@ -319,27 +500,26 @@ fn winograd_gradient(
     at_once: usize,
     buffer: &mut [F32x16],
     sums: &mut [F32x16],
-    shared: bool,
 ) {
     let ([from, to], together) = ([tiling.from.image(), tiling.to.image()], tiling.together());
     let pairs = x.chunks(at_once * from).zip(dy.chunks(at_once * to));
     for (index, (x, dy)) in pairs.enumerate() {
         let images = x.len() / from;
         let buffer = &mut buffer[..tiling.gradient_len(images)];
-        // The last images may be fewer.
-        let transform = |(part, out): (usize, &mut [F32x16])| {
+        by_block(buffer, tiling.points_len(together), |part, out| {
+            // The last images may be fewer.
             let count = together.min(images - part * together);
             let (x, dy) =
                 (&x[part * together * from..][..count * from], &dy[part * together * to..][..count * to]);
-            let of = |(block, out): (usize, &mut [F32x16])| match block.checked_sub(tiling.from.blocks()) {
-                None => winograd::transform_inputs(isa, tiling, x, block, out),
-                Some(block) => winograd::transform_gradients(isa, tiling, dy, block, out),
-            };
-            by_each(out, tiling.apart(count) * tiling.points(), shared, of);
-        };
-        by_each(buffer, tiling.points_len(together), shared, transform);
+            by_block(out, tiling.apart(count) * tiling.points(), |block, out| {
+                match block.checked_sub(tiling.from.blocks()) {
+                    None => winograd::transform_inputs(isa, tiling, x, block, out),
+                    Some(block) => winograd::transform_gradients(isa, tiling, dy, block, out),
+                }
+            });
+        });
         let buffer = &*buffer;
-        by_each(sums, tiling.from.blocks() * WIDTH, shared, |(part, sums)| {
+        by_block(sums, tiling.from.blocks() * WIDTH, |part, sums| {
             let at = [part / tiling.to.blocks(), part % tiling.to.blocks()];
             winograd::accumulate(isa, tiling, buffer, images, at, index == 0, sums);
         });
@@ -350,14 +530,14 @@ fn winograd_gradient(
 fn by_images<P: Send>(
     [from, to]: [usize; 2],
     together: usize,
-    (x, y): (&[F32x16], &mut [F32x16]),
+    (x, y): (Images<'_>, &mut [F32x16]),
     parts: &mut [P],
     after: impl Fn(usize, &mut [F32x16], &mut P) + Sync,
     work: impl Fn(&[F32x16], &mut [F32x16]) + Sync,
 ) {
     let items = y.par_chunks_mut(together * to).zip(x.par_chunks(together * from));
     items.zip(parts.par_chunks_mut(together)).enumerate().for_each(|(item, ((y, x), parts))| {
-        work(x, y);
+        work(x.here(item * together, [from, to], y), y);
         let images = y.chunks_exact_mut(to).zip(parts).enumerate();
         images.for_each(|(image, (y, part))| after(item * together + image, y, part));
     });
@@ -477,7 +657,8 @@ mod tests {
                 let mut by = vec![F32x16::ZERO; batch * geometry.to.image()];
                 let mut seen = vec![0; batch];
                 let convolution = Convolution { isa, geometry, algorithm, weights: &w };
-                convolution.forward(&mut workspace, &bx, (&mut by, false), &mut seen, |_, seen| *seen += 1);
+                let ready = Images::Ready(&bx);
+                convolution.forward(&mut workspace, ready, (&mut by, false), &mut seen, |_, seen| *seen += 1);
                 assert_eq!(seen, vec![1; batch]);
                 close(&unpack(&geometry.to, &by), &y, &format!("{isa:?} forward {case}"));
 
@@ -486,7 +667,16 @@ mod tests {
                 convolution.backward(&mut workspace, &bdy, &mut bdx, false);
                 let mut seen = vec![0; batch];
                 let after = |image: usize, _: &mut [F32x16], seen: &mut usize| *seen += image + 1;
-                convolution.backward_then(&mut workspace, &bdy, (&mut bdx, true), &mut seen, after);
+                let mut dy = vec![F32x16::ZERO; bdy.len()];
+                let make = |image: usize, dy: &mut [F32x16], _: &[F32x16]| {
+                    dy.copy_from_slice(&bdy[image * geometry.to.image()..][..geometry.to.image()]);
+                };
+                let mut found = vec![0.0; w.len()];
+                let made = Images::Made(&mut dy, &make);
+                let into = Some((&mut bdx[..], true));
+                convolution.gradients(&mut workspace, &bx, made, into, &mut seen, after, &mut found);
+                assert_eq!(dy, bdy);
+                close(&found, &dw, &format!("{isa:?} weights with the input's {case}"));
                 assert_eq!(seen, (1..=batch).collect::<Vec<_>>());
                 let double: Vec<f64> = dx.iter().map(|dx| 2.0 * dx).collect();
                 close(&unpack(&geometry.from, &bdx), &double, &format!("{isa:?} input {case}"));

@@ -2,13 +2,13 @@
 
 use super::arena::{Arena, Buffer};
 use super::block::Blocked;
-use super::convolution::Convolution;
+use super::convolution::{Convolution, Images};
 use super::linear;
-use super::norm;
+use super::norm::{self, Affine};
 use super::pass::Model;
 use super::pixels;
 use super::program::{ConvStep, Place, Program};
-use super::simd::F32x16;
+use super::simd::{F32x16, Isa};
 use crate::op::{dropout, relu};
 use crate::plan::NO_STEP;
 use crate::{Mode, Op};
@@ -20,6 +20,40 @@ pub(super) const DRAWS: usize = 4096;
 pub(super) const ON_PLANES: &str = "its result is in planes";
 
 impl Program {
+    /// Whether a step is a batch norm whose result the next step, a convolution, computes image by image before it reads it.
+    pub(super) fn is_left_to_convolution(&self, index: usize) -> bool {
+        let [norm, conv] = [index, index + 1].map(|index| self.steps.get(index));
+        norm.zip(conv).is_some_and(|(norm, conv)| {
+            let (is_norm, is_conv) =
+                (matches!(norm.op, Op::BatchNorm { .. }), matches!(conv.op, Op::Conv { .. }));
+            is_norm && is_conv && conv.inputs[0] == norm.output
+        })
+    }
+
+    /// Computes an image of the result of a batch norm.
+    fn normalise<'a>(
+        &'a self,
+        isa: Isa,
+        index: usize,
+        affine: &'a Affine,
+        values: &'a [Option<Buffer>],
+    ) -> impl Fn(usize, &mut [F32x16]) + Sync + 'a {
+        let step = &self.steps[index];
+        let input = |input: usize| {
+            let node = *step.inputs.get(input)?;
+            Some((self.planes(node), values[node].as_ref().map_or(&[][..], Buffer::planes)))
+        };
+        let (from, other, to) = (input(0), input(1), self.planes(step.output));
+        move |image, y| {
+            let part = |(place, planes): (&'a Blocked, &'a [F32x16])| {
+                (place, &planes[image * place.image()..][..place.image()])
+            };
+            if let Some((from, x)) = from.map(part) {
+                norm::forward(isa, from, x, affine, other.map(part), step.relu, to, y);
+            }
+        }
+    }
+
     /// Computes the result of a step.
     pub(super) fn run(&self, index: usize, arena: &mut Arena, model: Model<'_>, mode: Mode) {
         let (parameters, statistics) = model;
@@ -27,6 +61,9 @@ impl Program {
         let Arena { values, scratch, workspace, isa, .. } = arena;
         let isa = *isa;
         let Some(mut output) = values[step.output].take() else { return };
+        // A batch norm directly before a convolution has left its result to it.
+        let norm = index.checked_sub(1).filter(|&norm| self.is_left_to_convolution(norm));
+        let mut normalised = norm.and_then(|_| values[step.inputs[0]].take());
         let value = |input: usize| values[step.inputs[input]].as_ref();
         let planes = |input: usize| value(input).map_or(&[][..], Buffer::planes);
         let vectors = |input: usize| value(input).map_or(&[][..], Buffer::vectors);
@@ -48,8 +85,16 @@ impl Program {
                 let lines = &scratch.bias;
                 let weights = self.parameter(parameters, *weight);
                 let convolution = Convolution { isa, geometry, algorithm, weights };
+                let make = norm.map(|norm| self.normalise(isa, norm, &before[norm].affine, values));
+                let make = |image: usize, x: &mut [F32x16], _: &[F32x16]| {
+                    make.iter().for_each(|make| make(image, x));
+                };
+                let x = match &mut normalised {
+                    Some(x) => Images::Made(x.planes_mut(), &make),
+                    None => Images::Ready(planes(0)),
+                };
                 let output = (output.planes_mut(), false);
-                convolution.forward(workspace, planes(0), output, &mut scratch.moments, |y, out| {
+                convolution.forward(workspace, x, output, &mut scratch.moments, |y, out| {
                     if bias.is_some() {
                         add_bias(&geometry.to, lines, y);
                     }
@@ -89,11 +134,10 @@ impl Program {
                 norm::fill(&mut affine.slope, slope);
                 norm::fill(&mut affine.middle, scratch.mean.iter().copied());
                 norm::fill(&mut affine.shift, shift.iter().copied());
-                let other = (step.inputs.len() > 1).then(|| from(1));
-                each_image(&mut output, to, |image, y| {
-                    let other = other.as_ref().map(|place| (place, part(image, 1)));
-                    norm::forward(isa, &place, part(image, 0), affine, other, step.relu, to, y);
-                });
+                if !self.is_left_to_convolution(index) {
+                    let normalise = self.normalise(isa, index, affine, values);
+                    each_image(&mut output, to, normalise);
+                }
             }
             (Op::Linear { weight, bias }, _) => {
                 let place = &self.places[step.inputs[0]];
@@ -175,6 +219,9 @@ impl Program {
             (Op::Input, _) => unreachable!("{NO_STEP}"),
         }
         values[step.output] = Some(output);
+        if normalised.is_some() {
+            values[step.inputs[0]] = normalised;
+        }
     }
 }
 

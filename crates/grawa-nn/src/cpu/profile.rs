@@ -12,31 +12,29 @@ pub(crate) enum Part {
     Forward,
     /// All gradients.
     Backward,
-    /// The gradient of a convolution's weights; part of `Backward`.
-    Weights,
 }
 
 /// Times recorded by an arena, over all its passes.
 #[derive(Clone, Debug)]
 pub struct Profile {
-    spent: Vec<[Duration; 3]>,
+    spent: Vec<[Duration; 2]>,
 }
 
 impl Profile {
     pub(crate) fn new(steps: usize) -> Self {
-        Profile { spent: vec![[Duration::ZERO; 3]; steps] }
+        Profile { spent: vec![[Duration::ZERO; 2]; steps] }
     }
 
     pub(crate) fn note(&mut self, step: usize, part: Part, time: Duration) {
         self.spent[step][part as usize] += time;
     }
 
-    /// The operations of the program with their times: a name with kind and shape, and the times of the forward pass,
-    /// of all gradients, and of a convolution's weight gradient.
+    /// The operations of the program with their times: a name with kind and shape, and the times of the forward pass and
+    /// of all gradients. A batch norm that a convolution next to it computes counts there.
     pub fn operations<'a>(
         &'a self,
         program: &'a Program,
-    ) -> impl Iterator<Item = (String, [Duration; 3])> + 'a {
+    ) -> impl Iterator<Item = (String, [Duration; 2])> + 'a {
         program.steps.iter().zip(&self.spent).map(|(step, spent)| {
             let shape = |node: usize| program.graph.nodes()[node].shape;
             let (from, to) = (shape(step.inputs[0]), shape(step.output));

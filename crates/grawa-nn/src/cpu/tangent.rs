@@ -6,7 +6,7 @@
 
 use super::arena::{Arena, Buffer, Scratch};
 use super::backward::{copy, copy_planes, mask, sum_channels};
-use super::convolution::Convolution;
+use super::convolution::{Convolution, Images};
 use super::curvature::{Curvature, Point};
 use super::forward::{ON_PLANES, add_bias};
 use super::plain::duals;
@@ -62,7 +62,7 @@ impl Curvature {
                 };
                 of(vector).forward(
                     workspace,
-                    x,
+                    Images::Ready(x),
                     (output.planes_mut(), false),
                     &mut scratch.moments,
                     add_bias,
@@ -71,7 +71,13 @@ impl Curvature {
                 if step.inputs[0] != 0 {
                     let dx = planes(values, step.inputs[0]);
                     let output = (output.planes_mut(), true);
-                    of(parameters).forward(workspace, dx, output, &mut scratch.moments, |_, _| ());
+                    of(parameters).forward(
+                        workspace,
+                        Images::Ready(dx),
+                        output,
+                        &mut scratch.moments,
+                        |_, _| (),
+                    );
                 }
             }
             (Op::BatchNorm { bias, .. }, Place::Planes(to)) => {

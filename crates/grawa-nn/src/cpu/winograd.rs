@@ -1,14 +1,15 @@
 //! 3 × 3 convolutions by Winograd's algorithm. Tiles of pixels and the kernel are transformed to a few points; at each point
 //! the convolution is a matrix product over channels, with a quarter of the direct method's multiplications.
 //!
-//! Tiles of several images are processed together, so that the products are large enough, and stay in cache between the
-//! transforms and the products. The result of a tile does not depend on which tiles are processed with it. Gradients of the
-//! kernel are summed over tiles in image order.
+//! A panel of tiles, of one image or of several, is transformed and multiplied before the next: its points stay in the nearest
+//! caches. Only where the kernel is too large to be read again for every panel are more tiles processed together. The result of a
+//! tile does not depend on which tiles are processed with it. Gradients of the kernel are summed over tiles in image order.
 
 use super::block::Blocked;
 use super::conv_geometry::ConvGeometry;
-use super::simd::{F32x16, Simd, Vectors, WIDTH, for_each_isa};
+use super::simd::{F32x16, Simd, Vector, Vectors, WIDTH, for_each_isa};
 use super::winograd_transforms::{F2x2, F4x4, Matrix, Transform};
+use std::ops::Range;
 
 /// Tiles multiplied at once, at most: as many vectors as the registers hold.
 const PANEL: usize = 16;
@@ -18,8 +19,18 @@ fn panel(tiles: usize) -> usize {
     tiles.div_ceil(tiles.div_ceil(PANEL))
 }
 
-/// Tiles processed together, where one image has fewer.
+/// Tiles whose products are added to the gradient of a small kernel at once: a few, so that their points stay in the nearest
+/// cache.
+const GRADIENT_PANEL: usize = 8;
+
+/// Tiles processed together with a large kernel, where one image has fewer.
 const TOGETHER: usize = 64;
+
+/// Vectors from one point of some tiles to the next. An odd number: with a power of two, all points of a tile would compete
+/// for the same few lines of the cache.
+fn apart(tiles: usize) -> usize {
+    tiles | 1
+}
 
 /// A 3 × 3 convolution with padding one and stride one, divided into tiles.
 #[derive(Clone, Copy, Debug)]
@@ -63,18 +74,26 @@ impl Tiling {
         (tile / self.along() * self.side, tile % self.along() * self.side)
     }
 
-    /// Images whose tiles are processed together.
+    /// Images whose tiles are processed together with a large kernel.
     pub(crate) fn together(&self) -> usize {
         (TOGETHER / self.tiles()).max(1)
     }
 
-    /// Images that a thread processes at a time: with work for every thread, and more items than threads where the kernel stays
-    /// in cache and the tiles fill a panel.
+    /// Whether the transformed kernel stays in the cache of a core.
+    fn is_small(&self) -> bool {
+        self.kernel_len() * size_of::<F32x16>() < 1 << 20
+    }
+
+    /// Images that a thread processes at a time: those of a panel, or more with a large kernel if every thread has work.
     pub(crate) fn images_at_once(&self, batch: usize, threads: usize) -> usize {
-        let share = batch.div_ceil(threads);
-        let small = self.kernel_len() * size_of::<F32x16>() < 1 << 20;
-        let finer = batch.div_ceil(2 * threads).max(PANEL.div_ceil(self.tiles()));
-        self.together().min(if small { share.min(finer) } else { share })
+        let most = if self.is_small() { (PANEL / self.tiles()).max(1) } else { self.together() };
+        most.min(batch.div_ceil(threads))
+    }
+
+    /// Tiles of some images that are transformed before they are multiplied.
+    fn transformed(&self, images: usize) -> usize {
+        let tiles = images * self.tiles();
+        if self.is_small() { panel(tiles) } else { tiles }
     }
 
     /// Vectors of the transformed kernel: output block by point by input channel.
@@ -87,15 +106,20 @@ impl Tiling {
         self.to.blocks() * self.from.blocks() * self.points() * WIDTH
     }
 
-    /// Vectors from one point of some images to the next. An odd number: with a power of two, all points of a tile would compete
-    /// for the same few lines of the cache.
+    /// Vectors from one point of some images to the next.
     pub(crate) fn apart(&self, images: usize) -> usize {
-        (images * self.tiles()) | 1
+        apart(images * self.tiles())
     }
 
     /// Vectors of workspace for a forward pass over some images.
     pub(crate) fn buffer_len(&self, images: usize) -> usize {
-        self.points() * (self.apart(images) * self.from.blocks() + PANEL)
+        let tiles = if self.is_small() { PANEL } else { images * self.tiles() };
+        self.points() * (apart(tiles) * self.from.blocks() + apart(PANEL))
+    }
+
+    /// Vectors of workspace for the gradient of a small kernel.
+    pub(crate) fn gradient_buffer_len(&self) -> usize {
+        self.points() * apart(GRADIENT_PANEL) * (self.from.blocks() + self.to.blocks())
     }
 
     /// Vectors of the points of some images, with those of the results or of their gradients.
@@ -180,93 +204,95 @@ fn run_by<S: Simd, const N: usize, T: Transform>(
     add: bool,
     buffer: &mut [F32x16],
 ) {
-    let points = tiling.points();
+    let (points, ins) = (tiling.points(), tiling.from.shape.channels);
     let images = y.len() / tiling.to.image();
-    let (tiles, apart) = (images * tiling.tiles(), tiling.apart(images));
-    let (inputs, products) = buffer.split_at_mut(points * apart * tiling.from.blocks());
-    for block in 0..tiling.from.blocks() {
-        let inputs = &mut inputs[block * points * apart..];
-        transform_input_tiles::<_, _, T>(simd, tiling, x, block, inputs, apart);
-    }
-    let ins = tiling.from.shape.channels;
-    for block in 0..tiling.to.blocks() {
-        let kernel = &kernel[block * points * ins..][..points * ins];
-        for first in (0..tiles).step_by(panel(tiles)) {
-            let count = panel(tiles).min(tiles - first);
-            for (point, kernel) in kernel.chunks_exact(ins).enumerate() {
-                let from = &inputs[point * apart + first..];
-                multiply(simd, from, points * apart, kernel, &mut products[point * PANEL..][..count]);
-            }
-            for tile in first..first + count {
-                transform_output::<_, _, T>(
-                    simd,
-                    tiling,
-                    &products[tile - first..],
-                    PANEL,
-                    y,
-                    block,
-                    tile,
-                    add,
-                );
+    let (tiles, at_once) = (images * tiling.tiles(), tiling.transformed(images));
+    let lines = points * apart(at_once);
+    let (inputs, products) = buffer.split_at_mut(lines * tiling.from.blocks());
+    for start in (0..tiles).step_by(at_once) {
+        let range = start..tiles.min(start + at_once);
+        for (block, inputs) in inputs.chunks_exact_mut(lines).enumerate() {
+            transform_input_tiles::<_, _, T>(simd, tiling, x, block, range.clone(), inputs, apart(at_once));
+        }
+        for block in 0..tiling.to.blocks() {
+            let kernel = &kernel[block * points * ins..][..points * ins];
+            for first in range.clone().step_by(panel(tiles)) {
+                let count = panel(tiles).min(range.end - first);
+                for (point, kernel) in kernel.chunks_exact(ins).enumerate() {
+                    let from = &inputs[point * apart(at_once) + first - start..];
+                    multiply(simd, from, lines, kernel, &mut products[point * apart(PANEL)..][..count]);
+                }
+                for tile in first..first + count {
+                    transform_output::<_, _, T>(
+                        simd,
+                        tiling,
+                        &products[tile - first..],
+                        apart(PANEL),
+                        y,
+                        block,
+                        tile,
+                        add,
+                    );
+                }
             }
         }
     }
 }
 
-/// Transforms one block of channels of all tiles of some images: point by point, `apart` vectors each.
+/// Transforms one block of channels of some tiles of some images: point by point, `apart` vectors each.
 #[inline(always)]
 fn transform_input_tiles<S: Simd, const N: usize, T: Transform>(
     simd: Vectors<S, N>,
     tiling: &Tiling,
     x: &[F32x16],
     block: usize,
+    tiles: Range<usize>,
     out: &mut [F32x16],
     apart: usize,
 ) {
     let place = &tiling.from;
     let (row, height) = (place.row(), place.shape.height + 2 * place.border);
-    for (image, x) in x.chunks_exact(place.image()).enumerate() {
-        let plane = &x[block * place.plane()..][..place.plane()];
-        for tile in 0..tiling.tiles() {
-            let (top, left) = tiling.corner(tile);
-            // The first input of a tile is one up and one left of its first output.
-            let (top, left) = (top + place.border - 1, left + place.border - 1);
-            let x = &plane[top * row + left..];
-            let points = T::points(&mut out[image * tiling.tiles() + tile..], apart);
-            // Whole tiles have their own code without tests for edges.
-            if top + T::POINTS <= height && left + T::POINTS <= row {
-                T::input(simd, Matrix::new(x, [row, 1], [T::POINTS; 2]), points, false);
-            } else {
-                let there = [T::POINTS.min(height - top), T::POINTS.min(row - left)];
-                T::input(simd, Matrix::new(x, [row, 1], there), points, false);
-            }
+    for (index, tile) in tiles.enumerate() {
+        let image = &x[tile / tiling.tiles() * place.image()..];
+        let plane = &image[block * place.plane()..][..place.plane()];
+        let (top, left) = tiling.corner(tile % tiling.tiles());
+        // The first input of a tile is one up and one left of its first output.
+        let (top, left) = (top + place.border - 1, left + place.border - 1);
+        let x = &plane[top * row + left..];
+        let points = T::points(&mut out[index..], apart);
+        // Whole tiles have their own code without tests for edges.
+        if top + T::POINTS <= height && left + T::POINTS <= row {
+            T::input(simd, Matrix::new(x, [row, 1], [T::POINTS; 2]), points, false);
+        } else {
+            let there = [T::POINTS.min(height - top), T::POINTS.min(row - left)];
+            T::input(simd, Matrix::new(x, [row, 1], there), points, false);
         }
     }
 }
 
-/// Transforms one block of channels of the gradients of all tiles of some images.
+/// Transforms one block of channels of the gradients of some tiles of some images.
 #[inline(always)]
 fn transform_gradient_tiles<S: Simd, const N: usize, T: Transform>(
     simd: Vectors<S, N>,
     tiling: &Tiling,
     dy: &[F32x16],
     block: usize,
+    tiles: Range<usize>,
     out: &mut [F32x16],
     apart: usize,
 ) {
     let place = &tiling.to;
-    for (image, dy) in dy.chunks_exact(place.image()).enumerate() {
-        let plane = &dy[block * place.plane()..][..place.plane()];
-        for tile in 0..tiling.tiles() {
-            let (top, left) = tiling.corner(tile);
-            let dy = &plane[place.start(top) + left..];
-            let points = T::points(&mut out[image * tiling.tiles() + tile..], apart);
-            let there = [T::SIDE.min(place.shape.height - top), T::SIDE.min(place.shape.width - left)];
-            if there == [T::SIDE; 2] {
-                T::gradient(simd, Matrix::new(dy, [place.row(), 1], [T::SIDE; 2]), points, false);
-            } else {
-                T::gradient(simd, Matrix::new(dy, [place.row(), 1], there), points, false);
-            }
+    for (index, tile) in tiles.enumerate() {
+        let image = &dy[tile / tiling.tiles() * place.image()..];
+        let plane = &image[block * place.plane()..][..place.plane()];
+        let (top, left) = tiling.corner(tile % tiling.tiles());
+        let dy = &plane[place.start(top) + left..];
+        let points = T::points(&mut out[index..], apart);
+        let there = [T::SIDE.min(place.shape.height - top), T::SIDE.min(place.shape.width - left)];
+        if there == [T::SIDE; 2] {
+            T::gradient(simd, Matrix::new(dy, [place.row(), 1], [T::SIDE; 2]), points, false);
+        } else {
+            T::gradient(simd, Matrix::new(dy, [place.row(), 1], there), points, false);
         }
     }
 }
@@ -350,11 +376,11 @@ for_each_isa! {
     /// Transforms one block of channels of the inputs of some images: point by point, tile by tile.
     pub(crate) fn transform_inputs(simd, tiling: &Tiling, x: &[F32x16], block: usize, out: &mut [F32x16]) {
         check(tiling);
-        let apart = tiling.apart(x.len() / tiling.from.image());
-        assert_eq!(out.len(), apart * tiling.points());
+        let tiles = x.len() / tiling.from.image() * tiling.tiles();
+        assert_eq!(out.len(), apart(tiles) * tiling.points());
         match tiling.side {
-            4 => transform_input_tiles::<_, _, F4x4>(simd, tiling, x, block, out, apart),
-            _ => transform_input_tiles::<_, _, F2x2>(simd, tiling, x, block, out, apart),
+            4 => transform_input_tiles::<_, _, F4x4>(simd, tiling, x, block, 0..tiles, out, apart(tiles)),
+            _ => transform_input_tiles::<_, _, F2x2>(simd, tiling, x, block, 0..tiles, out, apart(tiles)),
         }
     }
 }
@@ -363,11 +389,11 @@ for_each_isa! {
     /// Transforms one block of channels of the output gradients of some images.
     pub(crate) fn transform_gradients(simd, tiling: &Tiling, dy: &[F32x16], block: usize, out: &mut [F32x16]) {
         check(tiling);
-        let apart = tiling.apart(dy.len() / tiling.to.image());
-        assert_eq!(out.len(), apart * tiling.points());
+        let tiles = dy.len() / tiling.to.image() * tiling.tiles();
+        assert_eq!(out.len(), apart(tiles) * tiling.points());
         match tiling.side {
-            4 => transform_gradient_tiles::<_, _, F4x4>(simd, tiling, dy, block, out, apart),
-            _ => transform_gradient_tiles::<_, _, F2x2>(simd, tiling, dy, block, out, apart),
+            4 => transform_gradient_tiles::<_, _, F4x4>(simd, tiling, dy, block, 0..tiles, out, apart(tiles)),
+            _ => transform_gradient_tiles::<_, _, F2x2>(simd, tiling, dy, block, 0..tiles, out, apart(tiles)),
         }
     }
 }
@@ -463,28 +489,110 @@ fn accumulate_by<S: Simd, const N: usize, const L: usize>(
     let (points, ins, together) = (tiling.points(), tiling.from.blocks(), tiling.together());
     for (block, sums) in sums.chunks_exact_mut(WIDTH).enumerate() {
         for (group, sums) in sums.as_chunks_mut::<L>().0.iter_mut().enumerate() {
-            let mut held = [simd.zero(); L];
-            if !first {
-                // From the last: the compiler reverses these loads, and memory is faster forwards.
-                for lane in (0..L).rev() {
-                    held[lane] = simd.load(&sums[lane]);
-                }
-            }
+            let mut held = load(simd, sums, first);
             for (part, transformed) in transformed.chunks(tiling.points_len(together)).enumerate() {
                 let images = together.min(images - part * together);
                 let (tiles, apart) = (images * tiling.tiles(), tiling.apart(images));
                 let inputs = &transformed[(block * points + point) * apart..][..tiles];
                 let gradients = &transformed[((ins + out) * points + point) * apart..][..tiles];
-                for tile in 0..tiles {
-                    let (input, gradient) =
-                        (&inputs[tile].0.as_chunks::<L>().0[group], simd.load(&gradients[tile]));
-                    for lane in 0..L {
-                        held[lane] = held[lane].plus(input[lane], gradient);
-                    }
-                }
+                add_products(simd, inputs, group, gradients, &mut held);
             }
             for lane in 0..L {
                 held[lane].store(&mut sums[lane]);
+            }
+        }
+    }
+}
+
+/// Sums in registers: zero if `first`.
+#[inline(always)]
+fn load<S: Simd, const N: usize, const L: usize>(
+    simd: Vectors<S, N>,
+    sums: &[F32x16; L],
+    first: bool,
+) -> [Vector<S, N>; L] {
+    let mut held = [simd.zero(); L];
+    if !first {
+        // From the last: the compiler reverses these loads, and memory is faster forwards.
+        for lane in (0..L).rev() {
+            held[lane] = simd.load(&sums[lane]);
+        }
+    }
+    held
+}
+
+/// Adds the products of some tiles at one point: `L` input channels of a block by a block of gradients.
+#[inline(always)]
+fn add_products<S: Simd, const N: usize, const L: usize>(
+    simd: Vectors<S, N>,
+    inputs: &[F32x16],
+    group: usize,
+    gradients: &[F32x16],
+    held: &mut [Vector<S, N>; L],
+) {
+    for (input, gradient) in inputs.iter().zip(gradients) {
+        let (input, gradient) = (&input.0.as_chunks::<L>().0[group], simd.load(gradient));
+        for lane in 0..L {
+            held[lane] = held[lane].plus(input[lane], gradient);
+        }
+    }
+}
+
+for_each_isa! {
+    /// Adds the contribution of some images to the gradient of a small transformed kernel; stores it if `first`.
+    pub(crate) fn gradient(
+        simd, tiling: &Tiling, x: &[F32x16], dy: &[F32x16], first: bool, buffer: &mut [F32x16], sums: &mut [F32x16],
+    ) {
+        check(tiling);
+        let images = dy.len() / tiling.to.image();
+        assert_eq!((x.len(), dy.len()), (images * tiling.from.image(), images * tiling.to.image()));
+        assert_eq!((buffer.len(), sums.len()), (tiling.gradient_buffer_len(), tiling.sums_len()));
+        match (tiling.side, Vectors::<S, N>::TILE) {
+            (4, 16..) => gradient_by::<_, _, F4x4, 16>(simd, tiling, x, dy, first, buffer, sums),
+            (4, 4..) => gradient_by::<_, _, F4x4, 4>(simd, tiling, x, dy, first, buffer, sums),
+            (4, _) => gradient_by::<_, _, F4x4, 2>(simd, tiling, x, dy, first, buffer, sums),
+            (_, 16..) => gradient_by::<_, _, F2x2, 16>(simd, tiling, x, dy, first, buffer, sums),
+            (_, 4..) => gradient_by::<_, _, F2x2, 4>(simd, tiling, x, dy, first, buffer, sums),
+            (_, _) => gradient_by::<_, _, F2x2, 2>(simd, tiling, x, dy, first, buffer, sums),
+        }
+    }
+}
+
+/// `L` input channels at a time; L divides sixteen.
+#[inline(always)]
+fn gradient_by<S: Simd, const N: usize, T: Transform, const L: usize>(
+    simd: Vectors<S, N>,
+    tiling: &Tiling,
+    x: &[F32x16],
+    dy: &[F32x16],
+    first: bool,
+    buffer: &mut [F32x16],
+    sums: &mut [F32x16],
+) {
+    let (points, ins, outs) = (tiling.points(), tiling.from.blocks(), tiling.to.blocks());
+    let tiles = dy.len() / tiling.to.image() * tiling.tiles();
+    let apart = apart(GRADIENT_PANEL);
+    let (inputs, gradients) = buffer.split_at_mut(ins * points * apart);
+    for start in (0..tiles).step_by(GRADIENT_PANEL) {
+        let range = start..tiles.min(start + GRADIENT_PANEL);
+        for (block, inputs) in inputs.chunks_exact_mut(points * apart).enumerate() {
+            transform_input_tiles::<_, _, T>(simd, tiling, x, block, range.clone(), inputs, apart);
+        }
+        for (block, gradients) in gradients.chunks_exact_mut(points * apart).enumerate() {
+            transform_gradient_tiles::<_, _, T>(simd, tiling, dy, block, range.clone(), gradients, apart);
+        }
+        for (part, sums) in sums.chunks_exact_mut(ins * WIDTH).enumerate() {
+            let (point, out) = (part / outs, part % outs);
+            let gradients = &gradients[(out * points + point) * apart..][..range.len()];
+            for (block, sums) in sums.chunks_exact_mut(WIDTH).enumerate() {
+                let inputs = &inputs[(block * points + point) * apart..][..range.len()];
+                for (group, sums) in sums.as_chunks_mut::<L>().0.iter_mut().enumerate() {
+                    let mut held = load(simd, sums, first && start == 0);
+                    add_products(simd, inputs, group, gradients, &mut held);
+                    for lane in 0..L {
+                        held[lane].store(&mut sums[lane]);
+                    }
+                }
             }
         }
     }
