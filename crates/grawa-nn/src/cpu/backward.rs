@@ -128,6 +128,7 @@ impl Program {
                     norm::backward(isa, from, y, affine, to, flow, dy, false);
                 };
                 let dy = match norm {
+                    Some(_) if bias.is_none() && !self.keeps => Images::Passing(dy.planes_mut(), &make),
                     Some(_) => Images::Made(dy.planes_mut(), &make),
                     None => Images::Ready(dy.planes()),
                 };

@@ -136,6 +136,8 @@ pub(crate) enum Images<'a> {
     Ready(&'a [F32x16]),
     /// Each is made shortly before it is read.
     Made(&'a mut [F32x16], Make<'a>),
+    /// The same, and nothing else reads them: one may be overwritten by the next.
+    Passing(&'a mut [F32x16], Make<'a>),
 }
 
 /// Makes an image: gets its number, its memory, and the memory for the convolution's result of this image before that is written.
@@ -146,7 +148,7 @@ impl<'a> Images<'a> {
     fn all(self, [from, to]: [usize; 2], y: &[F32x16]) -> &'a [F32x16] {
         match self {
             Images::Ready(images) => images,
-            Images::Made(images, make) => {
+            Images::Made(images, make) | Images::Passing(images, make) => {
                 let results = |image: usize| y.get(image * to..(image + 1) * to).unwrap_or(&[]);
                 let each = images.par_chunks_exact_mut(from).enumerate();
                 each.for_each(|(image, x)| make(image, x, results(image)));
@@ -159,7 +161,7 @@ impl<'a> Images<'a> {
     fn here(self, first: usize, [from, to]: [usize; 2], y: &[F32x16]) -> &'a [F32x16] {
         match self {
             Images::Ready(images) => images,
-            Images::Made(images, make) => {
+            Images::Made(images, make) | Images::Passing(images, make) => {
                 let pairs = images.chunks_exact_mut(from).zip(y.chunks_exact(to)).enumerate();
                 pairs.for_each(|(image, (x, y))| make(first + image, x, y));
                 images
@@ -168,20 +170,20 @@ impl<'a> Images<'a> {
     }
 
     fn par_chunks(self, len: usize) -> impl IndexedParallelIterator<Item = Images<'a>> {
-        match self {
-            Images::Ready(images) => Either::Left(images.par_chunks(len).map(Images::Ready)),
-            Images::Made(images, make) => {
-                Either::Right(images.par_chunks_mut(len).map(move |images| Images::Made(images, make)))
-            }
-        }
+        let (images, of, make): (_, fn(_, _) -> _, _) = match self {
+            Images::Ready(images) => return Either::Left(images.par_chunks(len).map(Images::Ready)),
+            Images::Made(images, make) => (images, Images::Made, make),
+            Images::Passing(images, make) => (images, Images::Passing, make),
+        };
+        Either::Right(images.par_chunks_mut(len).map(move |images| of(images, make)))
     }
 
-    fn chunks(self, len: usize) -> impl Iterator<Item = Images<'a>> {
+    /// Some of the images. Passing ones are in the memory of the first.
+    fn part(&mut self, from: usize, len: usize) -> Images<'_> {
         match self {
-            Images::Ready(images) => Either::Left(images.chunks(len).map(Images::Ready)),
-            Images::Made(images, make) => {
-                Either::Right(images.chunks_mut(len).map(move |images| Images::Made(images, make)))
-            }
+            Images::Ready(images) => Images::Ready(&images[from..from + len]),
+            Images::Made(images, make) => Images::Made(&mut images[from..from + len], make),
+            Images::Passing(images, make) => Images::Passing(&mut images[..len], make),
         }
     }
 
@@ -189,14 +191,15 @@ impl<'a> Images<'a> {
         match self {
             Images::Ready(images) => Images::Ready(images),
             Images::Made(images, make) => Images::Made(images, make),
+            Images::Passing(images, make) => Images::Passing(images, make),
         }
     }
 
-    /// The images, all of which have been made.
+    /// The images as they were made.
     fn made(self) -> &'a [F32x16] {
         match self {
             Images::Ready(images) => images,
-            Images::Made(images, _) => images,
+            Images::Made(images, _) | Images::Passing(images, _) => images,
         }
     }
 }
@@ -331,7 +334,7 @@ impl Convolution<'_> {
     }
 
     /// Adds the gradient of the weights, and computes that of the input, added to dx if the flag says so. Then calls `after` as
-    /// [`Convolution::backward_then`] does. Returns the gradient of the output, all of which has been made.
+    /// [`Convolution::backward_then`] does. Returns the gradient of the output as it was made.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn gradients<'a, P: Send>(
         self,
@@ -368,12 +371,11 @@ impl Convolution<'_> {
         let groups = sums[..batch.div_ceil(images) * size].par_chunks_exact_mut(size).enumerate();
         let groups = groups.zip(x.par_chunks(images * from).zip(dy.reborrow().par_chunks(images * to)));
         let results = dx.par_chunks_mut(images * from).zip(parts.par_chunks_mut(images));
-        groups.zip(results).for_each(|(((group, sums), (x, dy)), (dx, parts))| {
-            let items = x.chunks(at_once * from).zip(dy.chunks(at_once * to));
-            let items = items.zip(dx.chunks_mut(at_once * from).zip(parts.chunks_mut(at_once)));
-            for (item, ((x, dy), (dx, parts))) in items.enumerate() {
+        groups.zip(results).for_each(|(((group, sums), (x, mut dy)), (dx, parts))| {
+            let items = x.chunks(at_once * from).zip(dx.chunks_mut(at_once * from));
+            for (item, ((x, dx), parts)) in items.zip(parts.chunks_mut(at_once)).enumerate() {
                 let number = group * images + item * at_once;
-                let dy = dy.here(number, sizes, dx);
+                let dy = dy.part(item * at_once * to, parts.len() * to).here(number, sizes, dx);
                 match algorithm {
                     ConvAlgorithm::Direct { backward, .. } => {
                         direct::run(isa, backward, dy, packed, dx, add);

@@ -43,6 +43,8 @@ pub struct Program {
     pub(crate) slots: Vec<Option<usize>>,
     /// The layout of each buffer.
     pub(crate) buffers: Vec<Place>,
+    /// Whether all gradients remain after a backward pass.
+    pub(crate) keeps: bool,
 }
 
 impl Program {
@@ -57,7 +59,8 @@ impl Program {
         check(graph, &places)?;
         let Plan { steps, slots, buffers } = Plan::new(graph, batch, &places, reuse)?;
         let convolutions = convolutions(graph, &places);
-        Ok(Program { graph: graph.clone(), batch, places, steps, convolutions, slots, buffers })
+        let keeps = reuse == Reuse::Never;
+        Ok(Program { graph: graph.clone(), batch, places, steps, convolutions, slots, buffers, keeps })
     }
 
     /// The network.
