@@ -15,7 +15,7 @@ mod curvature;
 mod direct;
 mod forward;
 mod linear;
-mod memory;
+pub(crate) mod memory;
 mod norm;
 mod pass;
 mod pixels;

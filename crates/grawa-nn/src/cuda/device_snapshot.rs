@@ -8,6 +8,7 @@ use super::limits;
 use super::pinned::Pinned;
 use super::replica_set::{BEHIND, ReplicaSet};
 use crate::Error;
+use crate::cpu::memory::with_capacity;
 use grawa_core::StateKind;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -187,15 +188,14 @@ impl SnapshotRoom {
         self.context.bind()?;
         let mut pinned = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
         let pinned: &mut [f32] = bytemuck::cast_slice_mut(pinned.as_mut_slice());
-        let mut values = vec![0.0f32; numbers];
-        let mut at = offset;
-        for part in values.chunks_mut(pinned.len()) {
-            let room = &mut pinned[..part.len()];
-            let from = self.memory.address(at, size_of_val(room))?;
+        let mut values = with_capacity(numbers);
+        while values.len() < numbers {
+            let count = pinned.len().min(numbers - values.len());
+            let room = &mut pinned[..count];
+            let from = self.memory.address(offset + size_of_val(&*values), size_of_val(room))?;
             // SAFETY: the range was checked, any bytes are valid values, and the stream is done before the lock is released.
             unsafe { self.stream.fetch(room, from) }?;
-            part.copy_from_slice(room);
-            at += size_of_val(part);
+            values.extend_from_slice(room);
         }
         Ok(values)
     }
