@@ -6,7 +6,7 @@ mod networks;
 
 use grawa_core::{Key, Purpose, norm::norm};
 use grawa_nn::{Arena, Builder, Conv, Graph, Mode, Program, Scalar, Shape, Tape, Tensors, zoo};
-use networks::{everything, plain_operations, small_networks};
+use networks::{all_networks, everything, plain_operations, small_networks};
 use std::path::Path;
 
 const BATCH: usize = 6;
@@ -223,59 +223,90 @@ fn added_to_its_input() -> Graph {
     net.finish(y).unwrap()
 }
 
+/// Convolutions, batch norms, sums and ReLUs, each on arbitrary earlier results: on one of the last three, so that the network is
+/// deep.
+fn random_network(seed: u64) -> Graph {
+    let mut draws = Key::new(seed, Purpose::Problem).stream();
+    let mut net = Builder::new("random", Shape::image(3, 4 + seed as usize % 5));
+    let mut made = vec![net.conv(net.input(), "first", Conv::same(16)).unwrap()];
+    for number in 0..4 + draws.below(14) {
+        let mut one = || made[made.len() - 1 - draws.below(made.len().min(3) as u64) as usize];
+        let (a, b, name) = (one(), one(), number.to_string());
+        made.push(match draws.below(9) {
+            0 => net.relu(a),
+            1 => net.add(a, b).unwrap(),
+            2 => net.conv(a, &name, Conv::same(16).biased()).unwrap(),
+            3 => net.conv(a, &name, Conv::point(16)).unwrap(),
+            4 | 5 => net.conv(a, &name, Conv::same(16)).unwrap(),
+            _ => net.batch_norm(a, &name).unwrap(),
+        });
+    }
+    let last = net.global_average(made[made.len() - 1]);
+    let last = net.linear(last, "last", 3).unwrap();
+    net.finish(last).unwrap()
+}
+
 /// The compiled program against the plain path in f64, on every network, in every mode, with one and three threads.
 #[test]
 fn compiled_programs_agree_with_the_plain_path() {
-    let more = [
-        ("everything", everything(false)),
-        ("plain operations", plain_operations()),
-        ("its own input", added_to_its_input()),
-    ];
-    for (name, graph) in small_networks().into_iter().chain(more) {
-        let (parameters, statistics) = fill(&graph);
-        let wide = |x: &[f32]| x.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>();
-        let images: Vec<f32> =
-            filled(BATCH * graph.input().len(), 1000).into_iter().map(|u| (2.0 * u) as f32).collect();
-        let labels: Vec<u32> = (0..BATCH).map(|i| (i * 7 % graph.classes()) as u32).collect();
-        let program = Program::compile(&graph, BATCH).unwrap();
-        let mut arenas = [1, 3].map(|threads| Arena::new(&program, threads).unwrap());
-        for mode in [
-            Mode::Train { dropout: None },
-            Mode::Train { dropout: Some(Key::new(3, Purpose::Dropout)) },
-            Mode::Evaluate,
-        ] {
-            let tape =
-                Tape::forward(&graph, &wide(&parameters), &wide(&statistics), &wide(&images), mode).unwrap();
-            let (loss, gradient) = tape.backward(&wide(&parameters), &labels, 0.5).unwrap();
-            let mut tracked = wide(&statistics);
-            tape.track(&mut tracked).unwrap();
-            let mut first: Option<Vec<f32>> = None;
-            for arena in &mut arenas {
-                let mut found = vec![f32::NAN; parameters.len()];
-                let sum = program
-                    .gradient(arena, (&parameters, &statistics), (&images, &labels), mode, 0.5, &mut found)
-                    .unwrap();
-                assert!((sum / loss - 1.0).abs() < 1e-5, "{name} {mode:?}: loss {sum} and {loss}");
-                let narrow: Vec<f32> = gradient.iter().map(|&g| g as f32).collect();
-                let off = error(&found, &narrow);
-                assert!(off < 1e-2, "{name} {mode:?}: gradient off by {off:.2e}");
-                let mut running = statistics.clone();
-                program.track(arena, &mut running).unwrap();
-                let off = if running.is_empty() {
-                    0.0
-                } else {
-                    error(&running, &tracked.iter().map(|&x| x as f32).collect::<Vec<_>>())
-                };
-                assert!(off < 1e-5, "{name} {mode:?}: statistics off by {off:.2e}");
-                assert!(
-                    first
-                        .get_or_insert(found.clone())
-                        .iter()
-                        .map(|x| x.to_bits())
-                        .eq(found.iter().map(|x| x.to_bits())),
-                    "{name}: threads change bits"
-                );
-            }
+    let own_input = ("its own input", added_to_its_input());
+    for (name, graph) in all_networks().into_iter().chain([own_input]) {
+        agrees_with_the_plain_path(name, &graph, BATCH);
+    }
+}
+
+/// Batch norms run inside the convolutions next to them, and gradients share buffers: whatever reads what.
+#[test]
+fn compiled_random_networks_agree_with_the_plain_path() {
+    for seed in 0..150 {
+        agrees_with_the_plain_path(&format!("network {seed}"), &random_network(seed), 1 + seed as usize % 4);
+    }
+}
+
+fn agrees_with_the_plain_path(name: &str, graph: &Graph, batch: usize) {
+    let (parameters, statistics) = fill(graph);
+    let wide = |x: &[f32]| x.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>();
+    let images: Vec<f32> =
+        filled(batch * graph.input().len(), 1000).into_iter().map(|u| (2.0 * u) as f32).collect();
+    let labels: Vec<u32> = (0..batch).map(|i| (i * 7 % graph.classes()) as u32).collect();
+    let program = Program::compile(graph, batch).unwrap();
+    let mut arenas = [1, 3].map(|threads| Arena::new(&program, threads).unwrap());
+    for mode in [
+        Mode::Train { dropout: None },
+        Mode::Train { dropout: Some(Key::new(3, Purpose::Dropout)) },
+        Mode::Evaluate,
+    ] {
+        let tape =
+            Tape::forward(graph, &wide(&parameters), &wide(&statistics), &wide(&images), mode).unwrap();
+        let (loss, gradient) = tape.backward(&wide(&parameters), &labels, 0.5).unwrap();
+        let mut tracked = wide(&statistics);
+        tape.track(&mut tracked).unwrap();
+        let mut first: Option<Vec<f32>> = None;
+        for arena in &mut arenas {
+            let mut found = vec![f32::NAN; parameters.len()];
+            let sum = program
+                .gradient(arena, (&parameters, &statistics), (&images, &labels), mode, 0.5, &mut found)
+                .unwrap();
+            assert!((sum / loss - 1.0).abs() < 1e-5, "{name} {mode:?}: loss {sum} and {loss}");
+            let narrow: Vec<f32> = gradient.iter().map(|&g| g as f32).collect();
+            let off = error(&found, &narrow);
+            assert!(off < 1e-2, "{name} {mode:?}: gradient off by {off:.2e}");
+            let mut running = statistics.clone();
+            program.track(arena, &mut running).unwrap();
+            let off = if running.is_empty() {
+                0.0
+            } else {
+                error(&running, &tracked.iter().map(|&x| x as f32).collect::<Vec<_>>())
+            };
+            assert!(off < 1e-5, "{name} {mode:?}: statistics off by {off:.2e}");
+            assert!(
+                first
+                    .get_or_insert(found.clone())
+                    .iter()
+                    .map(|x| x.to_bits())
+                    .eq(found.iter().map(|x| x.to_bits())),
+                "{name}: threads change bits"
+            );
         }
     }
 }
