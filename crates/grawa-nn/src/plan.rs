@@ -159,8 +159,9 @@ pub(crate) fn fuse(graph: &Graph) -> Vec<Step> {
     steps
 }
 
-/// Whether an input is the shortcut that a batch norm adds. The step is the last to read its output's gradient, so the buffer
-/// can hold the shortcut's from then on.
+/// Whether an input is the shortcut that a batch norm adds. Nothing that runs later reads the gradient of its output, so the buffer can
+/// hold the shortcut's from then on. A batch norm may leave its own reading to the convolution before it, the next step of the
+/// backward pass: that one reads each image before it writes it.
 fn takes_over(step: &Step, place: usize) -> bool {
     matches!(step.op, Op::BatchNorm { .. }) && place == 1
 }
@@ -202,7 +203,7 @@ mod tests {
     }
 
     /// Runs the backward pass of a plan with one number for each gradient. Every step multiplies by an arbitrary factor;
-    /// a plain sum by one, as a batch norm for the shortcut. Each gradient must be complete when its step reads it, whatever else used its buffer.
+    /// a plain sum, and a batch norm for its shortcut, by one. Each gradient must be complete when its step reads it, whatever else used its buffer.
     fn check(graph: &Graph, reuse: Reuse) {
         let Plan { steps, slots, buffers } = plan(graph, reuse);
         let factor = |index: usize, input: usize| match (&steps[index].op, steps[index].relu) {

@@ -7,14 +7,14 @@ mod networks;
 
 use grawa_core::{Key, Purpose, norm::norm};
 use grawa_nn::{Curvature, Dual, Graph, Mode, Shape, Tape, zoo};
-use networks::{everything, plain_operations, small_networks};
+use networks::{all_networks, everything};
 
 const BATCH: usize = 6;
 
 /// Small variants of every network, one with every operation, and one with those that have only their plain form.
 fn networks() -> Vec<Graph> {
-    let small = small_networks().into_iter().map(|(_, graph)| graph);
-    small.chain([everything(true), plain_operations()]).collect()
+    let all = all_networks().into_iter().filter(|(name, _)| *name != "everything");
+    all.map(|(_, graph)| graph).chain([everything(true)]).collect()
 }
 
 /// A network's parameters, statistics, images, labels, and a direction. Batch norms followed by a ReLU stay clearly on one

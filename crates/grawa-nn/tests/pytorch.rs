@@ -228,16 +228,18 @@ fn added_to_its_input() -> Graph {
 fn random_network(seed: u64) -> Graph {
     let mut draws = Key::new(seed, Purpose::Problem).stream();
     let mut net = Builder::new("random", Shape::image(3, 4 + seed as usize % 5));
-    let mut made = vec![net.conv(net.input(), "first", Conv::same(16)).unwrap()];
+    // One block, one and a part, and so many that threads share the sums of weight gradients.
+    let width = [16, 16, 20, 64][draws.below(4) as usize];
+    let mut made = vec![net.conv(net.input(), "first", Conv::same(width)).unwrap()];
     for number in 0..4 + draws.below(14) {
         let mut one = || made[made.len() - 1 - draws.below(made.len().min(3) as u64) as usize];
         let (a, b, name) = (one(), one(), number.to_string());
         made.push(match draws.below(9) {
             0 => net.relu(a),
             1 => net.add(a, b).unwrap(),
-            2 => net.conv(a, &name, Conv::same(16).biased()).unwrap(),
-            3 => net.conv(a, &name, Conv::point(16)).unwrap(),
-            4 | 5 => net.conv(a, &name, Conv::same(16)).unwrap(),
+            2 => net.conv(a, &name, Conv::same(width).biased()).unwrap(),
+            3 => net.conv(a, &name, Conv::point(width)).unwrap(),
+            4 | 5 => net.conv(a, &name, Conv::same(width)).unwrap(),
             _ => net.batch_norm(a, &name).unwrap(),
         });
     }
@@ -259,7 +261,9 @@ fn compiled_programs_agree_with_the_plain_path() {
 #[test]
 fn compiled_random_networks_agree_with_the_plain_path() {
     for seed in 0..150 {
-        agrees_with_the_plain_path(&format!("network {seed}"), &random_network(seed), 1 + seed as usize % 4);
+        // With 37 images a group for weight gradients has two.
+        let batch = if seed % 10 == 9 { 37 } else { 1 + seed as usize % 4 };
+        agrees_with_the_plain_path(&format!("network {seed}"), &random_network(seed), batch);
     }
 }
 

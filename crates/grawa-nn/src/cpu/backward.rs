@@ -49,8 +49,8 @@ impl Program {
         });
     }
 
-    /// Whether a step is a batch norm whose sums the next step leaves: a convolution that completes the gradient of its result.
-    fn leaves_sums(&self, index: usize) -> bool {
+    /// Whether a step is a batch norm whose sums the next step computes: a convolution that completes the gradient of its result.
+    fn gets_sums_from_convolution(&self, index: usize) -> bool {
         // Without a result that is used, the convolution has no backward pass.
         let is_used = |conv: &Step| self.slots[conv.output].is_some();
         self.is_left_to_convolution(index) && self.steps.get(index + 1).is_some_and(is_used)
@@ -58,7 +58,7 @@ impl Program {
 
     /// Whether a step is a batch norm that leaves the gradient of its input to the step before: the convolution that computed that
     /// input, and that needs nothing but this gradient, image by image.
-    fn leaves_gradient(&self, index: usize) -> bool {
+    fn leaves_input_gradient(&self, index: usize) -> bool {
         let steps = index.checked_sub(1).zip(self.steps.get(index));
         steps.is_some_and(|(conv, norm)| {
             let (conv, is_norm) = (&self.steps[conv], matches!(norm.op, Op::BatchNorm { .. }));
@@ -115,28 +115,30 @@ impl Program {
                 let target = self.slots[step.inputs[0]].filter(|_| step.flows[0] != Flow::Nowhere);
                 let mut dx = target.and_then(|slot| gradients[slot].take());
                 // A batch norm behind has left the gradient of its input, this step's output: it is computed from that of its
-                // result, image by image, as the convolution reads it. That one may be in the buffer that takes dx.
-                let norm = self.steps.get(index + 1).filter(|_| self.leaves_gradient(index + 1));
-                let slot = norm.and_then(|norm| self.slots[norm.output]).filter(|slot| Some(*slot) != target);
-                let flow = slot.and_then(|slot| gradients[slot].take());
+                // result, image by image, as the convolution reads it. The gradient of its result may be in the buffer that dx
+                // overwrites: `make` then reads it from there.
+                let norm = self.steps.get(index + 1).filter(|_| self.leaves_input_gradient(index + 1));
+                let norm_slot =
+                    norm.and_then(|norm| self.slots[norm.output]).filter(|slot| Some(*slot) != target);
+                let norm_gradient = norm_slot.and_then(|slot| gradients[slot].take());
                 let make = |image: usize, dy: &mut [F32x16], dx: &[F32x16]| {
                     let Some((norm, Scratch { affine, .. })) = norm.zip(behind.first()) else { return };
                     let (from, to) = (&geometry.to, self.planes(norm.output));
                     let y = &y[image * from.image()..][..from.image()];
                     let part = image * to.image()..(image + 1) * to.image();
-                    let flow = flow.as_ref().map_or(dx, |flow| &flow.planes()[part]);
+                    let flow = norm_gradient.as_ref().map_or(dx, |gradient| &gradient.planes()[part]);
                     norm::backward(isa, from, y, affine, to, flow, dy, false);
                 };
                 let dy = match norm {
-                    Some(_) if bias.is_none() && !self.keeps => Images::Passing(dy.planes_mut(), &make),
-                    Some(_) => Images::Made(dy.planes_mut(), &make),
+                    Some(_) if bias.is_none() && !self.keeps => Images::Transient(dy.planes_mut(), &make),
+                    Some(_) => Images::Lazy(dy.planes_mut(), &make),
                     None => Images::Ready(dy.planes()),
                 };
                 let into = dx.as_mut().map(|dx| (dx.planes_mut(), add));
                 let convolution =
                     Convolution { isa, geometry, algorithm, weights: self.parameter(parameters, *weight) };
                 let dweight = &mut gradient[spans[weight.0].range()];
-                let dy = match index.checked_sub(1).filter(|&norm| self.leaves_sums(norm)) {
+                let dy = match index.checked_sub(1).filter(|&norm| self.gets_sums_from_convolution(norm)) {
                     Some(norm) => {
                         // The sums of the batch norm before, while each image is in cache.
                         let Scratch { affine, moments, .. } = &mut before[norm];
@@ -151,7 +153,7 @@ impl Program {
                 if let Some(bias) = bias {
                     sum_channels(isa, &geometry.to, dy, scratch, &mut gradient[spans[bias.0].range()]);
                 }
-                for (slot, buffer) in [(target, dx), (slot, flow)] {
+                for (slot, buffer) in [(target, dx), (norm_slot, norm_gradient)] {
                     if let Some(slot) = slot {
                         gradients[slot] = buffer;
                     }
@@ -161,7 +163,7 @@ impl Program {
                 let place = *self.planes(step.inputs[0]);
                 let x = planes(step.inputs[0]);
                 let Scratch { affine, moments, sum, along, variance, .. } = scratch;
-                if !self.leaves_sums(index) {
+                if !self.gets_sums_from_convolution(index) {
                     let sums = self.sums(isa, index, affine, planes);
                     let images = dy.planes_mut().par_chunks_exact_mut(to.image()).zip(&mut *moments);
                     images.enumerate().for_each(|(image, (dy, out))| sums(image, dy, out));
@@ -183,7 +185,7 @@ impl Program {
                 let fall = fall.map(|(channel, along)| (along * inverse(channel) * through) as f32);
                 norm::fill(&mut affine.along, fall);
                 let affine = &*affine;
-                if !self.leaves_gradient(index) {
+                if !self.leaves_input_gradient(index) {
                     self.each_image(gradients, step, 0, (to, &dy), |image, place, dy, dx, add| {
                         let x = &x[image * place.image()..][..place.image()];
                         norm::backward(isa, place, x, affine, to, dy, dx, add);

@@ -3,8 +3,9 @@
 //! Images are divided among threads in items with separate results. Weight gradients are summed over groups of images, and
 //! then over the groups in order. The shape alone determines the groups.
 //!
-//! A batch norm before a convolution, in either direction, does not pass over the batch on its own: it makes each image shortly
-//! before the convolution reads it ([`Images::Made`]), and both gradients are computed while the image is in cache.
+//! A batch norm whose result a convolution reads, in either direction, need not pass over the batch on its own: each image is
+//! made shortly before the convolution reads it ([`Images::Lazy`]). Where a kernel is small, the gradients of input and weights are
+//! computed together, while the image is in cache.
 
 use super::conv_geometry::{ConvGeometry, ConvPath};
 use super::direct;
@@ -65,6 +66,11 @@ fn group(sums: usize, batch: usize) -> usize {
 /// Whether the threads share the work of a group, because a large machine has more threads than there are groups.
 fn shares(sums: usize) -> bool {
     most_groups(sums) < 16
+}
+
+/// Whether this many groups of equal size, one thread each, keep at least three quarters of the threads busy.
+fn keeps_busy(groups: usize, threads: usize) -> bool {
+    4 * groups >= 3 * groups.div_ceil(threads) * threads
 }
 
 /// Images of a group transformed before their products are summed. A single group takes more: all of its sums pass through
@@ -132,12 +138,12 @@ impl ConvWorkspace {
 
 /// The images that a convolution reads.
 pub(crate) enum Images<'a> {
-    /// They exist.
+    /// They are there.
     Ready(&'a [F32x16]),
     /// Each is made shortly before it is read.
-    Made(&'a mut [F32x16], Make<'a>),
+    Lazy(&'a mut [F32x16], Make<'a>),
     /// The same, and nothing else reads them: one may be overwritten by the next.
-    Passing(&'a mut [F32x16], Make<'a>),
+    Transient(&'a mut [F32x16], Make<'a>),
 }
 
 /// Makes an image: gets its number, its memory, and the memory for the convolution's result of this image before that is written.
@@ -148,7 +154,7 @@ impl<'a> Images<'a> {
     fn all(self, [from, to]: [usize; 2], y: &[F32x16]) -> &'a [F32x16] {
         match self {
             Images::Ready(images) => images,
-            Images::Made(images, make) | Images::Passing(images, make) => {
+            Images::Lazy(images, make) | Images::Transient(images, make) => {
                 let results = |image: usize| y.get(image * to..(image + 1) * to).unwrap_or(&[]);
                 let each = images.par_chunks_exact_mut(from).enumerate();
                 each.for_each(|(image, x)| make(image, x, results(image)));
@@ -161,7 +167,7 @@ impl<'a> Images<'a> {
     fn here(self, first: usize, [from, to]: [usize; 2], y: &[F32x16]) -> &'a [F32x16] {
         match self {
             Images::Ready(images) => images,
-            Images::Made(images, make) | Images::Passing(images, make) => {
+            Images::Lazy(images, make) | Images::Transient(images, make) => {
                 let pairs = images.chunks_exact_mut(from).zip(y.chunks_exact(to)).enumerate();
                 pairs.for_each(|(image, (x, y))| make(first + image, x, y));
                 images
@@ -172,34 +178,34 @@ impl<'a> Images<'a> {
     fn par_chunks(self, len: usize) -> impl IndexedParallelIterator<Item = Images<'a>> {
         let (images, of, make): (_, fn(_, _) -> _, _) = match self {
             Images::Ready(images) => return Either::Left(images.par_chunks(len).map(Images::Ready)),
-            Images::Made(images, make) => (images, Images::Made, make),
-            Images::Passing(images, make) => (images, Images::Passing, make),
+            Images::Lazy(images, make) => (images, Images::Lazy, make),
+            Images::Transient(images, make) => (images, Images::Transient, make),
         };
         Either::Right(images.par_chunks_mut(len).map(move |images| of(images, make)))
     }
 
-    /// Some of the images. Passing ones are in the memory of the first.
+    /// Some of the images. Transient ones are in the memory of the first.
     fn part(&mut self, from: usize, len: usize) -> Images<'_> {
         match self {
             Images::Ready(images) => Images::Ready(&images[from..from + len]),
-            Images::Made(images, make) => Images::Made(&mut images[from..from + len], make),
-            Images::Passing(images, make) => Images::Passing(&mut images[..len], make),
+            Images::Lazy(images, make) => Images::Lazy(&mut images[from..from + len], make),
+            Images::Transient(images, make) => Images::Transient(&mut images[..len], make),
         }
     }
 
     fn reborrow(&mut self) -> Images<'_> {
         match self {
             Images::Ready(images) => Images::Ready(images),
-            Images::Made(images, make) => Images::Made(images, make),
-            Images::Passing(images, make) => Images::Passing(images, make),
+            Images::Lazy(images, make) => Images::Lazy(images, make),
+            Images::Transient(images, make) => Images::Transient(images, make),
         }
     }
 
-    /// The images as they were made.
-    fn made(self) -> &'a [F32x16] {
+    /// The memory of the images. All of them are in it, unless they are transient.
+    fn memory(self) -> &'a [F32x16] {
         match self {
             Images::Ready(images) => images,
-            Images::Made(images, _) | Images::Passing(images, _) => images,
+            Images::Lazy(images, _) | Images::Transient(images, _) => images,
         }
     }
 }
@@ -334,7 +340,7 @@ impl Convolution<'_> {
     }
 
     /// Adds the gradient of the weights, and computes that of the input, added to dx if the flag says so. Then calls `after` as
-    /// [`Convolution::backward_then`] does. Returns the gradient of the output as it was made.
+    /// [`Convolution::backward_then`] does. Returns the gradient of the output, which is complete unless it is transient.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn gradients<'a, P: Send>(
         self,
@@ -354,21 +360,24 @@ impl Convolution<'_> {
             self.gradient(workspace, x, dy, gradient);
             return dy;
         };
-        if shares(size) {
+        let batch = x.len() / from;
+        let images = group(size, batch);
+        let count = batch.div_ceil(images);
+        if shares(size) || !keeps_busy(count, rayon::current_num_threads()) {
             self.backward_then(workspace, dy.reborrow(), (dx, add), parts, after);
-            let dy = dy.made();
+            let dy = dy.memory();
             self.gradient(workspace, x, dy, gradient);
             return dy;
         }
-        let batch = x.len() / from;
-        let images = group(size, batch);
+        // A kernel whose threads do not share a group is small: its layer is not deep.
         let at_once = match algorithm {
             ConvAlgorithm::Direct { .. } => 1,
             ConvAlgorithm::Winograd(tiling) => tiling.backward().images_at_once(batch, 1).min(images),
         };
         let ConvWorkspace { weights: packed, sums, tile_buffers, .. } = workspace;
         let packed = self.pack_backward(packed);
-        let groups = sums[..batch.div_ceil(images) * size].par_chunks_exact_mut(size).enumerate();
+        let sums = &mut sums[..count * size];
+        let groups = sums.par_chunks_exact_mut(size).enumerate();
         let groups = groups.zip(x.par_chunks(images * from).zip(dy.reborrow().par_chunks(images * to)));
         let results = dx.par_chunks_mut(images * from).zip(parts.par_chunks_mut(images));
         groups.zip(results).for_each(|(((group, sums), (x, mut dy)), (dx, parts))| {
@@ -391,8 +400,8 @@ impl Convolution<'_> {
                 results.for_each(|(image, (dx, part))| after(number + image, dx, part));
             }
         });
-        self.add_sums(&mut sums[..batch.div_ceil(images) * size], gradient);
-        dy.made()
+        self.add_sums(sums, gradient);
+        dy.memory()
     }
 
     /// Adds the gradient of the weights.
@@ -596,6 +605,9 @@ mod tests {
             (5, 24, 9, 9, 3, 5),
             (17, 18, 6, 6, 1, 5),
             (32, 32, 14, 14, 3, 20),
+            // Groups of three images, and one of one.
+            (16, 16, 9, 9, 3, 70),
+            (17, 18, 6, 6, 1, 70),
         ];
         let conv = |outs, kernel| Conv { out: outs, kernel, stride: 1, pad: kernel / 2, bias: false };
         for isa in every_isa() {
@@ -609,7 +621,7 @@ mod tests {
                 cases.iter().map(geometry).map(|geometry| (geometry, ConvAlgorithm::of(&geometry))).collect();
             let mut workspace = ConvWorkspace::new(
                 geometries.iter().map(|(geometry, algorithm)| (geometry, algorithm)),
-                37,
+                70,
                 2,
             );
             for (case, ((geometry, algorithm), &(ins, outs, _, _, kernel, batch))) in
@@ -674,12 +686,15 @@ mod tests {
                     dy.copy_from_slice(&bdy[image * geometry.to.image()..][..geometry.to.image()]);
                 };
                 let mut found = vec![0.0; w.len()];
-                let made = Images::Made(&mut dy, &make);
-                let into = Some((&mut bdx[..], true));
-                convolution.gradients(&mut workspace, &bx, made, into, &mut seen, after, &mut found);
+                let (lazy, into) = (Images::Lazy(&mut dy, &make), Some((&mut bdx[..], true)));
+                convolution.gradients(&mut workspace, &bx, lazy, into, &mut seen, after, &mut found);
                 assert_eq!(dy, bdy);
                 close(&found, &dw, &format!("{isa:?} weights with the input's {case}"));
                 assert_eq!(seen, (1..=batch).collect::<Vec<_>>());
+                let (mut again, mut other) = (vec![0.0; w.len()], vec![F32x16::ZERO; bdx.len()]);
+                let (lazy, into) = (Images::Transient(&mut dy, &make), Some((&mut other[..], false)));
+                convolution.gradients(&mut workspace, &bx, lazy, into, &mut seen, after, &mut again);
+                assert_eq!(found, again, "{isa:?} {case}: transient images give other bits");
                 let double: Vec<f64> = dx.iter().map(|dx| 2.0 * dx).collect();
                 close(&unpack(&geometry.from, &bdx), &double, &format!("{isa:?} input {case}"));
 

@@ -90,7 +90,7 @@ impl Program {
                     make.iter().for_each(|make| make(image, x));
                 };
                 let x = match &mut normalised {
-                    Some(x) => Images::Made(x.planes_mut(), &make),
+                    Some(x) => Images::Lazy(x.planes_mut(), &make),
                     None => Images::Ready(planes(0)),
                 };
                 let output = (output.planes_mut(), false);

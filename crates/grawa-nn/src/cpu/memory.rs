@@ -1,5 +1,6 @@
 //! Large buffers, on huge pages where the system has them. Passes access hundreds of megabytes; with small pages, address
-//! translation costs several percent of the time. Memory that is written once is touched faster, too.
+//! translation costs several percent of the time. The first write to new memory is faster, too:
+//! there are fewer page faults.
 
 #![allow(unsafe_code)]
 

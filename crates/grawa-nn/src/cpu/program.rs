@@ -2,7 +2,7 @@
 //!
 //! A [`Program`] is compiled once and shared. Passes write to an [`Arena`](super::Arena): one for each core or group
 //! of cores that runs passes, never one for each worker. Batch norm takes the sum with a shortcut and the following
-//! ReLU into its own pass. The memory of gradients is planned ahead: a buffer is reused once its contents are
+//! ReLU into its own step. The memory of gradients is planned ahead: a buffer is reused once its contents are
 //! consumed.
 
 use super::block::Blocked;

@@ -2,7 +2,7 @@
 //! the convolution is a matrix product over channels, with a quarter of the direct method's multiplications.
 //!
 //! A panel of tiles, of one image or of several, is transformed and multiplied before the next: its points stay in the nearest
-//! caches. Only where the kernel is too large to be read again for every panel are more tiles processed together. The result of a
+//! caches. More tiles are processed together where the kernel is too large to be read again for every panel. The result of a
 //! tile does not depend on which tiles are processed with it. Gradients of the kernel are summed over tiles in image order.
 
 use super::block::Blocked;
@@ -19,11 +19,12 @@ fn panel(tiles: usize) -> usize {
     tiles.div_ceil(tiles.div_ceil(PANEL))
 }
 
-/// Tiles whose products are added to the gradient of a small kernel at once: a few, so that their points stay in the nearest
-/// cache.
+/// Tiles whose products are added to the gradient of a kernel at once, if one thread does it: a few, so that their points stay in the
+/// nearest cache.
 const GRADIENT_PANEL: usize = 8;
 
-/// Tiles processed together with a large kernel, where one image has fewer.
+/// Tiles processed together where the kernel does not stay in the cache of a core, or where threads share its gradient; one image
+/// may have fewer.
 const TOGETHER: usize = 64;
 
 /// Vectors from one point of some tiles to the next. An odd number: with a power of two, all points of a tile would compete
@@ -74,7 +75,7 @@ impl Tiling {
         (tile / self.along() * self.side, tile % self.along() * self.side)
     }
 
-    /// Images whose tiles are processed together with a large kernel.
+    /// Images whose tiles are processed together; see [`TOGETHER`].
     pub(crate) fn together(&self) -> usize {
         (TOGETHER / self.tiles()).max(1)
     }
@@ -117,7 +118,7 @@ impl Tiling {
         self.points() * (apart(tiles) * self.from.blocks() + apart(PANEL))
     }
 
-    /// Vectors of workspace for the gradient of a small kernel.
+    /// Vectors of workspace for [`gradient`].
     pub(crate) fn gradient_buffer_len(&self) -> usize {
         self.points() * apart(GRADIENT_PANEL) * (self.from.blocks() + self.to.blocks())
     }
@@ -539,7 +540,7 @@ fn add_products<S: Simd, const N: usize, const L: usize>(
 }
 
 for_each_isa! {
-    /// Adds the contribution of some images to the gradient of a small transformed kernel; stores it if `first`.
+    /// Adds the contribution of some images to the gradient of the transformed kernel, on this thread; stores it if `first`.
     pub(crate) fn gradient(
         simd, tiling: &Tiling, x: &[F32x16], dy: &[F32x16], first: bool, buffer: &mut [F32x16], sums: &mut [F32x16],
     ) {

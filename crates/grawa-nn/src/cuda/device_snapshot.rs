@@ -154,20 +154,17 @@ impl DeviceSnapshot {
     }
 
     fn vector(&self, &Copied { vector, offset, numbers, pieces }: &Copied) -> Result<Vec<f32>, Error> {
-        let mut whole = Vec::new();
-        for piece in 0..pieces {
-            let mut values = self.room.read(offset + 4 * numbers * piece, numbers)?;
-            match vector {
-                StateVector::Worker(_, StateKind::Statistics) => {}
-                // Its last number counts its steps.
-                StateVector::Worker(_, StateKind::SecondMoment) if values.last() == Some(&0.0) => {
-                    values.clear()
-                }
-                _ => layout::relayout_in_place(&self.spans, &mut values, false),
+        let mut values = self.room.read(offset, numbers * pieces)?;
+        match vector {
+            StateVector::Worker(_, StateKind::Statistics) => {}
+            // Its last number counts its steps.
+            StateVector::Worker(_, StateKind::SecondMoment) if values.last() == Some(&0.0) => values.clear(),
+            _ => {
+                let pieces = values.chunks_exact_mut(numbers.max(1));
+                pieces.for_each(|piece| layout::relayout_in_place(&self.spans, piece, false));
             }
-            if whole.is_empty() { whole = values } else { whole.extend(values) }
         }
-        Ok(whole)
+        Ok(values)
     }
 }
 
