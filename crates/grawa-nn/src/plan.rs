@@ -104,11 +104,11 @@ impl<L: Copy + PartialEq> Plan<L> {
                     (0, _) => Flow::Nowhere,
                     (_, Some(_)) => Flow::Add,
                     (_, None)
-                        if match reuse {
-                            Reuse::Never => false,
-                            Reuse::Consumed => takes_over(step, place) && layouts[input] == buffers[own].0,
-                            Reuse::ConsumedOrEqual => may_share(&steps, &slots, index, place),
-                        } =>
+                        if (reuse == Reuse::Consumed
+                            && takes_over(step, place)
+                            && layouts[input] == buffers[own].0)
+                            || (reuse == Reuse::ConsumedOrEqual
+                                && may_share(&steps, &slots, index, place)) =>
                     {
                         slots[input] = Some(own);
                         buffers[own].1 += 1;
