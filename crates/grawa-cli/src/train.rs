@@ -573,7 +573,7 @@ pub(crate) fn summary(end: &Finished, place: &Path, command: &str) -> String {
              start again with a smaller learning rate: --set train.rate=RATE"
         ),
         Reason::Spent => format!(
-            "done: {steps} steps a worker, {} rounds, {:.1} epochs in {:.1} s; see {place}\n\
+            "done: {steps} steps a worker, {} rounds, {:.1} epochs in {:.1} s of training; see {place}\n\
              evaluate it with: grawa eval {place}",
             end.at.rounds, end.at.epochs, end.at.elapsed
         ),
