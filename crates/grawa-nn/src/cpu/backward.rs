@@ -2,8 +2,9 @@
 
 use super::arena::{Arena, Buffer, Scratch};
 use super::block::Blocked;
-use super::convolution::{Convolution, Images};
+use super::convolution::Convolution;
 use super::forward::{DRAWS, ON_PLANES};
+use super::images::Images;
 use super::linear;
 use super::norm::{self, Affine, Moments};
 use super::pixels;

@@ -2,7 +2,8 @@
 
 use super::arena::{Arena, Buffer};
 use super::block::Blocked;
-use super::convolution::{Convolution, Images};
+use super::convolution::Convolution;
+use super::images::Images;
 use super::linear;
 use super::norm::{self, Affine};
 use super::pass::Model;

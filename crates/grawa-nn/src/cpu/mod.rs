@@ -14,6 +14,7 @@ mod convolution;
 mod curvature;
 mod direct;
 mod forward;
+mod images;
 mod linear;
 pub(crate) mod memory;
 mod norm;

@@ -6,9 +6,10 @@
 
 use super::arena::{Arena, Buffer, Scratch};
 use super::backward::{copy, copy_planes, mask, sum_channels};
-use super::convolution::{Convolution, Images};
+use super::convolution::Convolution;
 use super::curvature::{Curvature, Point};
 use super::forward::{ON_PLANES, add_bias};
+use super::images::Images;
 use super::plain::duals;
 use super::program::{ConvStep, Place};
 use super::simd::F32x16;
