@@ -60,12 +60,10 @@ impl Program {
     /// Whether a step is a batch norm that leaves the gradient of its input to the step before: the convolution that computed that
     /// input, and that needs nothing but this gradient, image by image.
     fn leaves_input_gradient(&self, index: usize) -> bool {
-        let steps = index.checked_sub(1).zip(self.steps.get(index));
-        steps.is_some_and(|(conv, norm)| {
-            let (conv, is_norm) = (&self.steps[conv], matches!(norm.op, Op::BatchNorm { .. }));
+        let steps = index.checked_sub(1).and_then(|conv| self.norm_and_conv(index, conv));
+        steps.is_some_and(|(norm, conv)| {
             let is_twice = norm.inputs.get(1) == norm.inputs.first();
-            let is_conv = matches!(conv.op, Op::Conv { .. }) && norm.inputs[0] == conv.output;
-            is_norm && is_conv && norm.flows.first() == Some(&Flow::Store) && !is_twice
+            norm.inputs[0] == conv.output && norm.flows.first() == Some(&Flow::Store) && !is_twice
         })
     }
 

@@ -12,7 +12,8 @@ use super::direct;
 use super::images::Images;
 use super::memory::zeros;
 use super::simd::{F32x16, Isa, WIDTH};
-use super::winograd::{self, Tiling};
+use super::winograd;
+use super::winograd_tiling::Tiling;
 use rayon::prelude::*;
 use std::sync::{Mutex, PoisonError};
 

@@ -23,12 +23,7 @@ pub(super) const ON_PLANES: &str = "its result is in planes";
 impl Program {
     /// Whether a step is a batch norm whose result the next step, a convolution, computes image by image before it reads it.
     pub(super) fn is_left_to_convolution(&self, index: usize) -> bool {
-        let [norm, conv] = [index, index + 1].map(|index| self.steps.get(index));
-        norm.zip(conv).is_some_and(|(norm, conv)| {
-            let (is_norm, is_conv) =
-                (matches!(norm.op, Op::BatchNorm { .. }), matches!(conv.op, Op::Conv { .. }));
-            is_norm && is_conv && conv.inputs[0] == norm.output
-        })
+        self.norm_and_conv(index, index + 1).is_some_and(|(norm, conv)| conv.inputs[0] == norm.output)
     }
 
     /// Computes an image of the result of a batch norm.

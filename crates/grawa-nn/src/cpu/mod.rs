@@ -27,6 +27,7 @@ mod simd;
 mod tangent;
 mod tangent_norm;
 mod winograd;
+mod winograd_tiling;
 mod winograd_transforms;
 
 pub use arena::Arena;

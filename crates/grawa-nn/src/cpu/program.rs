@@ -73,6 +73,12 @@ impl Program {
         self.batch
     }
 
+    /// The steps at these positions, if they are a batch norm and a convolution.
+    pub(super) fn norm_and_conv(&self, norm: usize, conv: usize) -> Option<(&Step, &Step)> {
+        let norm = self.steps.get(norm).filter(|step| matches!(step.op, Op::BatchNorm { .. }));
+        norm.zip(self.steps.get(conv).filter(|step| matches!(step.op, Op::Conv { .. })))
+    }
+
     /// The planes of a node. Steps on planes exist only for nodes that have them.
     pub(crate) fn planes(&self, node: usize) -> &Blocked {
         match &self.places[node] {
