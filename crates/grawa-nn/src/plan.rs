@@ -104,9 +104,9 @@ impl<L: Copy + PartialEq> Plan<L> {
                     (0, _) => Flow::Nowhere,
                     (_, Some(_)) => Flow::Add,
                     (_, None)
-                        if (reuse == Reuse::Consumed
+                        if (reuse != Reuse::Never
                             && takes_over(step, place)
-                            && layouts[input] == buffers[own].0)
+                            && buffers[own] == (layouts[input], 1))
                             || (reuse == Reuse::ConsumedOrEqual
                                 && may_share(&steps, &slots, index, place)) =>
                     {

@@ -181,7 +181,14 @@ impl Autotuner<'_> {
                     KernelChoice::Own { .. } => pass(0, 1.5),
                     _ => LAUNCH + pass(0, 2.5),
                 };
-                adding + summing
+                // cuDNN does not mask by bits: the batch norm then stores the gradient of its shortcut.
+                let masking = match (kernel, layer.source.map(|step| &program.steps[step])) {
+                    (KernelChoice::Cudnn(_), Some(step)) if step.relu && step.inputs.len() == 2 => {
+                        pass(0, 1.0)
+                    }
+                    _ => 0.0,
+                };
+                adding + summing + masking
             }
             (Direction::BackwardWeights, KernelChoice::Own { grid, .. }) => sums(grid) as f64 / BANDWIDTH,
             (Direction::BackwardWeights, KernelChoice::Wide(wide)) => sums(&wide.grid) as f64 / BANDWIDTH,
@@ -262,7 +269,7 @@ impl Autotuner<'_> {
         let time = timed(self.context, self.stream, || {
             let arguments: &mut [Argument<'_>] = match direction {
                 Direction::BackwardWeights => arguments![left, right, to, wide.tiles, slab],
-                _ => arguments![left, right, none, to, wide.tiles, add, moments, norm, slab],
+                _ => arguments![left, right, none, to, wide.tiles, none, add, moments, norm, slab],
             };
             // SAFETY: the arguments are those of `conv_wide_*` or `wgrad_wide_*`. The addresses are the caller's promise, and the
             // sums have memory for every replica. `timed` waits for the kernel.

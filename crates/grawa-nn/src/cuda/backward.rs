@@ -7,6 +7,7 @@ use super::compile::pitch;
 use super::device::{Grid, arguments};
 use super::kernel_choice::KernelChoice;
 use super::pass::{NormArgument, Pass, PassMode, SumsArgument};
+use super::pooled::tiles;
 use crate::plan::{Flow, NO_STEP, Step};
 use crate::{Error, Op};
 use bytemuck::Zeroable;
@@ -81,27 +82,42 @@ impl Pass<'_> {
                 let layer = &self.program.norms[self.program.part(step)];
                 let mut norm = self.norm(layer, false);
                 let rows = self.program.batch * from.area();
-                let (count, sums) = (rows as i32, self.backward_sums(step, pass_mode));
+                let (count, mut sums) = (rows as i32, self.backward_sums(step, pass_mode));
+                if layer.masked_by_layer {
+                    sums.mask = 0;
+                }
                 let (parts, flows) = (self.values(step), self.flows(step));
+                let is_pooled = self.program.is_pooled(step);
+                let (windows, width) = ((self.program.batch * to.area()) as i32, to.width as i32);
+                let grid = self.sums(rows, to.channels);
                 let left = match layer.flow_by_layer {
                     Some(rows) => rows,
                     None => {
-                        let grid = self.sums(rows, to.channels);
-                        let arguments = arguments![flow, parts, count, sums, norm, slab];
-                        self.start(main, "norm_reduce", grid, arguments)?;
+                        if is_pooled {
+                            let arguments = arguments![flow, x, windows, width, sums, norm, slab];
+                            self.start(main, "norm_pool_reduce", grid, arguments)?;
+                        } else {
+                            let arguments = arguments![flow, parts, count, sums, norm, slab];
+                            self.start(main, "norm_reduce", grid, arguments)?;
+                        }
                         grid.blocks.0 as usize
                     }
                 };
-                let mut grid = self.down("norm_backward", rows, to.channels)?;
+                let name = if is_pooled { "norm_pool_backward" } else { "norm_backward" };
+                let mut grid = self.down(name, rows, to.channels)?;
                 if !self.settle_in(&mut grid, &mut norm, left, to.channels) {
                     let groups = Grid::row(norm.groups());
                     self.start(main, "norm_settle_flow", groups, arguments![sums, norm, slab])?;
                     norm.rows = 0;
                 }
+                if is_pooled {
+                    let arguments = arguments![flow, x, dx, add, windows, width, sums, norm, slab];
+                    return self.start(main, name, grid, arguments);
+                }
                 let (_, of, (dother, add_other)) = self.other(index, step);
                 let arguments =
                     arguments![flow, parts, count, sums, flows, dother, of, add_other, norm, slab];
-                self.start(main, "norm_backward", grid, arguments)
+                self.start(main, name, grid, arguments)
             }
             Op::Plain { .. } => self.plain(step, true),
             _ if dx == 0 && dother == 0 => Ok(()),
@@ -113,7 +129,7 @@ impl Pass<'_> {
             Op::MaxPool(_) | Op::AveragePool(_) => {
                 let (pool, chosen) = (self.pool(step), self.address(self.program.chosen[step.node]));
                 // Most windows do not overlap: then every input is read once.
-                if self.program.tiles(step.node) {
+                if tiles(&self.program.graph, step.node) {
                     let arguments = arguments![pool, x, flow, dx, add, slab];
                     return self.start(main, "pool_backward_tiles", per_eight, arguments);
                 }
@@ -206,11 +222,11 @@ impl Pass<'_> {
         if dx == 0 {
             return Ok(());
         }
+        let source = layer.source.map(|step| &self.program.steps[step]);
+        let reader = source.map(|step| (step, &self.program.norms[self.program.part(step)]));
         match &kernels.backward_data {
             KernelChoice::Own { name, grid, rows } => {
                 let (geometry, flipped) = (layer.backward, self.address(span.flipped));
-                let source = layer.source.map(|step| &self.program.steps[step]);
-                let reader = source.map(|step| (step, &self.program.norms[self.program.part(step)]));
                 // 2 is FLOW in `conv.cu`.
                 let (kind, norm, sums) = match reader.filter(|(_, norm)| norm.flow_by_layer.is_some()) {
                     Some((step, norm)) => (2i32, self.norm(norm, false), self.backward_sums(step, pass_mode)),
@@ -223,7 +239,10 @@ impl Pass<'_> {
             KernelChoice::Wide(wide) => {
                 let maps = wide.maps([flow, self.address(span.working)], slab, self.workers)?;
                 let norm = NormArgument::unused();
-                let arguments = arguments![maps[0], maps[1], 0u64, dx, wide.tiles, add, 0i32, norm, slab];
+                let masks = reader.filter(|(_, norm)| norm.masked_by_layer);
+                let positive = masks.map_or(0, |(_, norm)| self.address(norm.positive));
+                let arguments =
+                    arguments![maps[0], maps[1], 0u64, dx, wide.tiles, positive, add, 0i32, norm, slab];
                 self.start(self.main, wide.name, wide.grid, arguments)
             }
             KernelChoice::Cudnn(plan) => {

@@ -6,6 +6,7 @@
 
 use super::device::integers;
 use super::joined::join;
+use super::pooled::{is_pooled, pool, tiles};
 use crate::plan::{Flow, Plan, Reuse, Step, fuse};
 use crate::{Conv, Error, Graph, Node, Op, Shape, TensorId};
 use bytemuck::{Pod, Zeroable};
@@ -100,6 +101,11 @@ pub(crate) struct Normed {
     pub(crate) by_layer: Option<usize>,
     /// If the layer after it computes its backward sums, how many rows of sums that leaves.
     pub(crate) flow_by_layer: Option<usize>,
+    /// The bits of its results, whether each is positive, if the gradient cannot be masked by what it normalised: it adds a
+    /// shortcut before the ReLU.
+    pub(crate) positive: u64,
+    /// Whether the layer after it masks the gradient by these bits.
+    pub(crate) masked_by_layer: bool,
     /// Whether the sum or the batch norm before it computes its moments.
     pub(crate) by_sum: bool,
     pub(crate) record: u64,
@@ -236,6 +242,8 @@ pub(crate) struct WorkspaceNeeds {
     pub(crate) rows: Option<usize>,
     /// The same for the gradient of the input.
     pub(crate) backward_rows: Option<usize>,
+    /// Whether the gradient of the input can be masked.
+    pub(crate) masks: bool,
     pub(crate) workspace: usize,
     pub(crate) side_workspace: usize,
 }
@@ -252,7 +260,7 @@ impl Program {
         let layouts: Vec<usize> = graph.nodes().iter().map(|node| bytes(node.shape, batch, wide)).collect();
         // Every result and gradient is kept for tangents: then nothing is left out.
         let merges = reuse != Reuse::Never;
-        let steps = if merges { join(graph, fuse(graph)) } else { fuse(graph) };
+        let steps = if merges { pool(graph, join(graph, fuse(graph))) } else { fuse(graph) };
         let Plan { steps, slots, buffers } = Plan::of_steps(steps, batch, &layouts, reuse)?;
         let mut program = Program {
             graph: graph.clone(),
@@ -288,6 +296,7 @@ impl Program {
                 matches!(maker.op, Op::BatchNorm { .. })
                     && maker.output == input
                     && !is_joined(&program.graph, maker)
+                    && !is_pooled(&program.graph, maker)
             };
             layer.source = program.steps.iter().position(maker).filter(|_| is_first);
         }
@@ -298,7 +307,7 @@ impl Program {
                 (Op::Conv { .. } | Op::Linear { .. }, _) => {
                     program.layers[program.parts[step.node]].moments = norm;
                 }
-                (Op::Add | Op::BatchNorm { .. }, Some(reader)) => {
+                (Op::Add | Op::BatchNorm { .. }, Some(reader)) if !is_pooled(graph, step) => {
                     program.norms[reader].by_sum = true;
                     program.readers[step.output] = norm;
                 }
@@ -348,6 +357,8 @@ impl Program {
                     by_layer: None,
                     by_sum: false,
                     flow_by_layer: None,
+                    positive: 0,
+                    masked_by_layer: false,
                     record: 0,
                     partial: 0,
                 });
@@ -432,20 +443,14 @@ impl Program {
         index + 1 < self.steps.len() && self.padding(index + 1).is_some()
     }
 
-    /// Whether a node is a maximum over windows of 2 × 2 that tile its input: then each input is in one window, and the backward
-    /// pass finds the maximum again.
-    pub(crate) fn tiles(&self, node: usize) -> bool {
-        let Node { op: Op::MaxPool(window), shape: to, inputs } = &self.graph.nodes()[node] else {
-            return false;
-        };
-        let from = self.shape(inputs[0].0);
-        (window.kernel, window.stride, window.pad) == (2, 2, 0)
-            && (from.height, from.width) == (2 * to.height, 2 * to.width)
+    /// Whether a batch norm pools its result.
+    pub(crate) fn is_pooled(&self, step: &Step) -> bool {
+        is_pooled(&self.graph, step)
     }
 
     /// Whether the forward pass records where the maxima of a node are.
     fn records_maxima(&self, node: usize) -> bool {
-        matches!(self.graph.nodes()[node].op, Op::MaxPool(_)) && !self.tiles(node)
+        matches!(self.graph.nodes()[node].op, Op::MaxPool(_)) && !tiles(&self.graph, node)
     }
 
     /// Bytes of a node's result for the whole batch.
@@ -518,7 +523,16 @@ impl Program {
                 layer.source.is_some_and(|step| self.parts[self.steps[step].node] == index)
             });
             let flow_by_layer = reader.and_then(|layer| needs[layer].backward_rows);
+            let of_norm = |step: &&Step| matches!(step.op, Op::BatchNorm { .. }) && self.part(step) == index;
+            let is_masked =
+                |step: &Step| step.relu && step.inputs.len() == 2 && !is_joined(&self.graph, step);
+            let masked = self.steps.iter().find(of_norm).filter(|step| is_masked(step));
+            let results = masked.map(|step| self.bytes(step.output) / self.wide);
             let norm = &mut self.norms[index];
+            if let Some(results) = results {
+                norm.positive = reserve.bytes(results / 8);
+                norm.masked_by_layer = reader.is_some_and(|layer| needs[layer].masks);
+            }
             (norm.by_layer, norm.flow_by_layer) = (by_layer, flow_by_layer);
             let wide = pitch(norm.shape.channels);
             norm.record = reserve.bytes(6 * wide * 4);
@@ -604,17 +618,17 @@ mod tests {
 
     /// Steps, gradient buffers, and bytes of a slab at batch 32 in bf16, with the same kernels everywhere.
     const PLANS: [(&str, usize, usize, u64); 11] = [
-        ("resnet20", 44, 12, 37_521_152),
-        ("resnet56", 116, 12, 112_418_560),
-        ("vgg16", 38, 14, 607_015_680),
-        ("pyramidnet110", 331, 99, 2_182_258_688),
+        ("resnet20", 44, 12, 37_784_576),
+        ("resnet56", 116, 12, 113_450_752),
+        ("vgg16", 33, 14, 599_020_288),
+        ("pyramidnet110", 331, 85, 2_139_725_824),
         ("densenet121", 245, 114, 929_226_496),
         ("wrn28-10", 67, 13, 1_765_025_792),
-        ("resnet18-w4", 42, 14, 156_287_488),
-        ("resnet18-w6", 42, 14, 307_577_600),
-        ("resnet18-w8", 42, 14, 509_081_088),
-        ("resnet50", 109, 18, 2_718_401_024),
-        ("digits", 6, 6, 3_123_456),
+        ("resnet18-w4", 42, 14, 156_779_008),
+        ("resnet18-w6", 42, 14, 308_314_880),
+        ("resnet18-w8", 42, 14, 510_064_128),
+        ("resnet50", 109, 18, 2_740_478_464),
+        ("digits", 5, 5, 2_992_384),
     ];
 
     /// What is fused and how much memory a worker needs. A change to the plan must be meant: then copy the numbers that this
@@ -629,6 +643,7 @@ mod tests {
                 flipped: true,
                 rows,
                 backward_rows: rows,
+                masks: false,
                 workspace,
                 side_workspace,
             };

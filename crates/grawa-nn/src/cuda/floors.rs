@@ -74,7 +74,11 @@ pub(super) fn work(program: &Program, name: &str, place: Place) -> (usize, usize
         }
         (Op::BatchNorm { .. }, _) => {
             let is_joined = program.is_joined(step);
-            let masked = if step.relu && step.inputs.len() > 1 && !is_joined { out } else { 0 };
+            // The bits that mask, and a gradient that is masked where it is.
+            let norm = &program.norms[program.part(step)];
+            let bits = if norm.positive != 0 { out / program.wide / 8 } else { 0 };
+            let masks = if norm.masked_by_layer { 0 } else { bits };
+            let in_place = if masks > 0 && flow(1) == Flow::Shared { out } else { 0 };
             // What it normalises, and the part of it whose moments are not known.
             let own = if is_joined { inputs } else { bytes(step.inputs[0]) };
             let unknown = program
@@ -82,9 +86,9 @@ pub(super) fn work(program: &Program, name: &str, place: Place) -> (usize, usize
                 .map_or(own, |(_, unknown)| own / program.shape(step.node).channels * unknown.len());
             let moved = match name {
                 "norm_moments" => unknown,
-                "norm_reduce" => out + own + masked,
-                "norm_backward" => out + own + masked + flows,
-                "norm_forward" | "norm_forward_moments" => inputs + out,
+                "norm_reduce" | "norm_pool_reduce" => out + own + masks,
+                "norm_backward" | "norm_pool_backward" => out + own + masks + in_place + flows,
+                "norm_forward" | "norm_forward_moments" | "norm_pool_forward" => inputs + out + bits,
                 _ => 0,
             };
             (moved, 0)
@@ -106,6 +110,7 @@ pub(super) fn time(device: &Device, precision: Precision, (bytes, flops): (usize
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cuda::compile::WorkspaceNeeds;
     use crate::zoo::ZOO;
     use crate::{Builder, Conv, Shape};
 
@@ -120,20 +125,29 @@ mod tests {
         }
     }
 
-    /// A batch norm with a shortcut and a ReLU, backward: the gradient, the input and the result are read, two gradients written.
+    /// A batch norm with a shortcut and a ReLU, backward: the gradient, the input and a bit for each result are read, two gradients
+    /// written; if the layer behind it masks, the gradient of the shortcut is there.
     #[test]
     fn a_batch_norm_moves_each_tensor_once() {
         let resnet = ZOO.iter().find(|entry| entry.name == "resnet20").unwrap();
-        let program = Program::new(&resnet.build(resnet.input, resnet.classes).unwrap(), 1, 2).unwrap();
+        let mut program = Program::new(&resnet.build(resnet.input, resnet.classes).unwrap(), 1, 2).unwrap();
         let is_sum = |index: &usize| {
             matches!(program.steps[*index].op, Op::BatchNorm { .. })
                 && program.steps[*index].inputs.len() == 2
         };
         let index = (0..program.steps.len()).find(is_sum).unwrap();
         let tensor = program.bytes(program.steps[index].output);
-        assert_eq!(work(&program, "norm_forward", Some((index, false))), (3 * tensor, 0));
-        assert_eq!(work(&program, "norm_reduce", Some((index, true))), (3 * tensor, 0));
-        assert_eq!(work(&program, "norm_settle", Some((index, true))), (0, 0));
+        let bits = tensor / 16;
+        for (masks, expected) in [
+            (false, [3 * tensor + bits, 2 * tensor + bits, 4 * tensor + bits]),
+            (true, [3 * tensor + bits, 2 * tensor, 3 * tensor]),
+        ] {
+            let need = WorkspaceNeeds { masks, ..WorkspaceNeeds::default() };
+            program.allocate(&vec![need; program.layers.len()], 1);
+            let names = ["norm_forward", "norm_reduce", "norm_backward"];
+            assert_eq!(names.map(|name| work(&program, name, Some((index, true))).0), expected);
+            assert_eq!(work(&program, "norm_settle", Some((index, true))), (0, 0));
+        }
     }
 
     /// Of a concatenation only the part that is new is read for its moments; of a padded shortcut only what is there.

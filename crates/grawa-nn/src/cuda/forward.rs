@@ -39,8 +39,10 @@ impl Pass<'_> {
                 let (relu, count, parts) = (i32::from(step.relu), rows as i32, self.values(step));
                 let reader = self.program.readers[output].map(|norm| &self.program.norms[norm]);
                 let reader = reader.filter(|_| pass_mode.of_batch);
+                let is_pooled = self.program.is_pooled(step);
                 let mut grid = match reader {
                     Some(_) => self.sums(rows, to.channels),
+                    None if is_pooled => self.down("norm_pool_forward", rows, to.channels)?,
                     None => self.down("norm_forward", rows, to.channels)?,
                 };
                 let (known, unknown) = self.known(index);
@@ -58,14 +60,21 @@ impl Pass<'_> {
                 } else {
                     self.start(main, "norm_fold", Grid::row(1), arguments![norm, slab])?;
                 }
+                if is_pooled {
+                    let (windows, width) = ((self.program.batch * to.area()) as i32, to.width as i32);
+                    let arguments = arguments![x, y, windows, width, relu, known, norm, slab];
+                    return self.start(main, "norm_pool_forward", grid, arguments);
+                }
                 let (node, of, _) = self.other(index, step);
                 let other = node.map_or(0, |node| self.value(node));
+                let positive = self.address(layer.positive);
                 if let Some(reader) = reader {
                     let next = self.summed(reader, to.channels);
-                    let arguments = arguments![parts, other, of, y, count, relu, known, norm, next, slab];
+                    let arguments =
+                        arguments![parts, other, of, y, positive, count, relu, known, norm, next, slab];
                     return self.start(main, "norm_forward_moments", grid, arguments);
                 }
-                let arguments = arguments![parts, other, of, y, count, relu, known, norm, slab];
+                let arguments = arguments![parts, other, of, y, positive, count, relu, known, norm, slab];
                 self.start(main, "norm_forward", grid, arguments)
             }
             Op::Relu | Op::Add => {
@@ -136,7 +145,8 @@ impl Pass<'_> {
             }
             KernelChoice::Wide(wide) => {
                 let [source, weights] = wide.maps([x, weight], slab, self.workers)?;
-                let arguments = arguments![source, weights, bias, y, wide.tiles, 0i32, moments, norm, slab];
+                let arguments =
+                    arguments![source, weights, bias, y, wide.tiles, 0u64, 0i32, moments, norm, slab];
                 self.start(self.main, wide.name, wide.grid, arguments)
             }
             KernelChoice::Cudnn(plan) => {

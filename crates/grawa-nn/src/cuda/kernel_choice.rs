@@ -51,6 +51,7 @@ impl LayerKernels {
             // Kernels for wide layers leave the backward sums of a batch norm to a kernel of its own.
             backward_rows: rows(&self.backward_data)
                 .filter(|_| matches!(self.backward_data, KernelChoice::Own { .. })),
+            masks: rows(&self.backward_data).is_some(),
             workspace: room(&self.forward).max(room(&self.backward_data)),
             side_workspace: room(&self.backward_weights),
         }

@@ -59,6 +59,7 @@ pub(crate) fn source() -> String {
         ("plain", include_str!("kernels/plain.cu")),
         ("norm", include_str!("kernels/norm.cu")),
         ("simple", include_str!("kernels/simple.cu")),
+        ("norm_pool", include_str!("kernels/norm_pool.cu")),
         ("vector", include_str!("kernels/vector.cu")),
         ("adamw", include_str!("kernels/adamw.cu")),
         ("device_share", include_str!("kernels/device_share.cu")),

@@ -32,6 +32,7 @@ mod multi_gpu;
 mod nccl;
 mod pass;
 mod pinned;
+mod pooled;
 mod replica_set;
 mod round;
 #[cfg(test)]

@@ -58,7 +58,7 @@ impl NormArgument {
 #[derive(Clone, Copy, Debug, Zeroable)]
 pub(super) struct SumsArgument {
     y: u64,
-    out: u64,
+    positive: u64,
     dweight: u64,
     dbias: u64,
     pub(super) mask: i32,
@@ -263,6 +263,12 @@ impl Pass<'_> {
         };
         let (node, before, flow) = match self.program.padding(index) {
             Some((pad, before)) => (pad.inputs[0], before, self.flow(pad, 0)),
+            // In the buffer of the step's gradient: what was not masked when that was stored is masked now.
+            None if step.flows.get(1) == Some(&Flow::Shared) => {
+                let norm = &self.program.norms[self.program.part(step)];
+                let masks = norm.positive != 0 && !norm.masked_by_layer;
+                (node, 0, (if masks { self.gradient(step.output) } else { 0 }, 0))
+            }
             None => (node, 0, self.flow(step, 1)),
         };
         let channels = self.program.shape(node).channels;
@@ -349,13 +355,14 @@ impl Pass<'_> {
         let norm = &self.program.norms[self.program.part(step)];
         SumsArgument {
             y: self.value(step.inputs[0]),
-            out: self.value(step.output),
+            positive: self.address(norm.positive),
             dweight: self.slope(norm.weight),
             dbias: self.slope(norm.bias),
-            mask: match (step.relu, step.inputs.len() == 1 || self.program.is_joined(step)) {
+            // MASK_BY_VALUE and MASK_BY_BITS in `prelude.cu`.
+            mask: match (step.relu, norm.positive != 0) {
                 (false, _) => 0,
-                (true, true) => 1,
-                (true, false) => 2,
+                (true, false) => 1,
+                (true, true) => 2,
             },
             of_batch: i32::from(pass_mode.of_batch),
         }

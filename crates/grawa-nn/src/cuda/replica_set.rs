@@ -57,7 +57,8 @@ pub(crate) struct Controls {
 pub(super) const BEHIND: usize = 3;
 
 /// Kernels of every precision, of bf16 alone, of bf16 on Hopper, and of f32 alone. They are loaded before a graph is recorded.
-const KERNELS: &str = "norm_moments norm_settle norm_settle_flow norm_fold norm_forward norm_forward_moments norm_reduce norm_backward add_forward add_moments add_backward \
+const KERNELS: &str = "norm_moments norm_settle norm_settle_flow norm_fold norm_forward norm_forward_moments norm_reduce norm_backward \
+     norm_pool_forward norm_pool_reduce norm_pool_backward add_forward add_moments add_backward \
      add_bias pool_forward pool_backward pool_backward_tiles global_forward global_backward move_one move_eight dropout loss loss_sum \
      channel_sums intake augment pack_all_weights keep_result collect update adamw_position adamw squares norms mix device_sum device_pull ascend pause";
 const TENSOR_CORE_KERNELS: &str = "conv_16 conv_32 conv_64 conv_64_tall conv_128 conv_rows_16 conv_rows_32 wgrad_16 \

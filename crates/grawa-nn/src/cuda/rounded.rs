@@ -159,6 +159,16 @@ impl<'p> Rounded<'p> {
             let Some(flow) = flows[node].take() else { continue };
             self.pass_on(tape, (node, &flow, twice), flows, parameters, gradient);
         }
+        // The layer masks the gradient of a batch norm behind it by what that has stored.
+        let source = is_layer.then(|| self.program.layers[self.program.part(step)].source).flatten();
+        let source = source.map(|source| &self.program.steps[source]);
+        if let Some(norm) = source.filter(|norm| self.program.norms[self.program.part(norm)].masked_by_layer)
+            && let Some(flow) = &mut flows[norm.output]
+        {
+            let masked =
+                flow.iter_mut().zip(&tape.values[norm.output]).filter(|(_, result)| **result <= T::zero());
+            masked.for_each(|(flow, _)| *flow = T::zero());
+        }
     }
 
     /// Passes the gradient of a node on to its inputs; `twice` if it is rounded before it is added to what is there.
@@ -357,7 +367,7 @@ mod tests {
     /// Simulates a pass that rounds as the GPU does, with sums in f32 and a fault. Returns the verdict of the check.
     fn played(graph: &Graph, mode: Mode, fault: Option<Fault>) -> Result<(), String> {
         let mut program = Program::new(graph, BATCH, 2).unwrap();
-        let need = WorkspaceNeeds { splits: 1, flipped: true, ..WorkspaceNeeds::default() };
+        let need = WorkspaceNeeds { splits: 1, flipped: true, masks: true, ..WorkspaceNeeds::default() };
         program.allocate(&vec![need; program.layers.len()], 1);
         let (rounded, (images, labels)) = (Rounded::new(&program, &[]), batch(graph, 7));
         let (parameters, statistics) = smooth(graph, 1);

@@ -8,6 +8,7 @@ use super::compile::{ConvGeometry, Layer};
 use super::device::{Grid, arguments};
 use super::kernel_choice::{KernelChoice, LayerKernels};
 use super::pass::{Pass, PassMode};
+use super::pooled::tiles;
 use crate::plan::{NO_STEP, Step};
 use crate::{Error, Op};
 
@@ -198,7 +199,7 @@ impl TangentPass<'_> {
             }
             Op::MaxPool(_) => {
                 let (pool, chosen) = (at.pool(step), at.address(program.chosen[step.node]));
-                if program.tiles(step.node) {
+                if tiles(&program.graph, step.node) {
                     let grid = at.over(at.eights(output) as usize);
                     let arguments = arguments![pool, x, dflow, to, add, slab];
                     return at.start(main, "pool_backward_tiles", grid, arguments);

@@ -34,6 +34,8 @@ pub(crate) fn all_networks() -> Vec<(&'static str, Graph)> {
         ("columns", columns().unwrap()),
         ("broad", broad().unwrap()),
         ("uneven", uneven().unwrap()),
+        ("blocks", blocks().unwrap()),
+        ("pooled", pooled().unwrap()),
         ("everything", everything(false)),
         ("plain operations", plain),
     ];
@@ -114,6 +116,58 @@ fn uneven() -> Result<Graph, Error> {
     let y = net.global_average(y);
     let y = net.linear(y, "g", 4)?;
     net.finish(y)
+}
+
+/// Residual blocks with as many channels, with and without a convolution in the shortcut: the layers behind a sum mask its gradient.
+fn blocks() -> Result<Graph, Error> {
+    let mut net = Builder::new("blocks", Shape::image(3, 8));
+    let x = net.input();
+    let x = net.conv(x, "a", Conv::same(64))?;
+    let x = net.batch_norm(x, "an")?;
+    let mut x = net.relu(x);
+    for (name, out, projects) in
+        [("b", 64, false), ("c", 128, true), ("d", 128, false), ("e", 160, true), ("f", 160, false)]
+    {
+        let y = net.conv(x, &format!("{name}1"), Conv::point(out))?;
+        let y = net.batch_norm(y, &format!("{name}1n"))?;
+        let y = net.relu(y);
+        let y = net.conv(y, &format!("{name}2"), Conv::same(out))?;
+        let y = net.batch_norm(y, &format!("{name}2n"))?;
+        if projects {
+            x = net.conv(x, &format!("{name}3"), Conv::point(out))?;
+            x = net.batch_norm(x, &format!("{name}3n"))?;
+        }
+        let y = net.add(y, x)?;
+        x = net.relu(y);
+    }
+    let y = net.global_average(x);
+    let y = net.linear(y, "g", 4)?;
+    net.finish(y)
+}
+
+/// Batch norms whose result is pooled, with and without a ReLU: channels that a GPU divides into columns, a batch norm and a
+/// convolution behind the pooling, an input that is also used elsewhere, images that are not square.
+fn pooled() -> Result<Graph, Error> {
+    let mut net = Builder::new("pooled", Shape { channels: 3, height: 8, width: 24 });
+    let tiles = Window { kernel: 2, stride: 2, pad: 0, ceil: false };
+    let x = net.input();
+    let x = net.conv(x, "a", Conv::same(136))?;
+    let y = net.batch_norm(x, "b")?;
+    let y = net.max_pool(y, tiles)?;
+    let y = net.batch_norm(y, "c")?;
+    let y = net.relu(y);
+    let y = net.max_pool(y, tiles)?;
+    let x = net.conv(x, "d", Conv { out: 20, kernel: 3, stride: 2, pad: 1, bias: false })?;
+    let z = net.batch_norm(x, "e")?;
+    let z = net.relu(z);
+    let z = net.max_pool(z, tiles)?;
+    let x = net.average_pool(x, tiles)?;
+    let x = net.add(x, z)?;
+    let x = net.concat(x, y)?;
+    let x = net.conv(x, "f", Conv::same(16))?;
+    let x = net.global_average(x);
+    let x = net.linear(x, "g", 4)?;
+    net.finish(x)
 }
 
 /// Batch norms of concatenations to which each adds channels, in front or behind, once in between: a GPU takes the moments of the

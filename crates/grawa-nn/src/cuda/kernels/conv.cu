@@ -36,14 +36,19 @@ struct Eight {
     float first[8] = {}, second[8] = {};
 
     // What a gradient is multiplied and masked by: fetched early, because memory is slow. `at` is the place in the tensor.
-    struct Values { uint4 y, result; };
+    struct Values { uint4 y; u32 positive; };
     __device__ static __forceinline__ Values values(int kind, const Sums& sums, u64 at) {
         Values values;
         if (kind == FLOW) {
             values.y = *(const uint4*)(sums.y + at);
-            if (sums.mask == MASK_BY_RESULT) values.result = *(const uint4*)(sums.out + at);
+            if (sums.mask == MASK_BY_BITS) values.positive = sums.positive[at / 8];
         }
         return values;
+    }
+
+    // Masks a gradient by bits before it is stored. (Masked by values, it is stored without.)
+    __device__ static __forceinline__ void mask(int kind, float (&gradient)[8], const Sums& sums, const Values& values) {
+        if (kind == FLOW && sums.mask == MASK_BY_BITS) keep_positive(gradient, values.positive);
     }
 
     // Adds stored values: their moments, or as a gradient.
@@ -56,14 +61,12 @@ struct Eight {
             }
             return;
         }
-        float y[8], result[8];
+        float y[8];
         unpack(values.y, y);
-        unpack(values.result, result);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             const float centred = y[i] - of.mean[i];
-            const float signal = sums.mask == MASK_BY_VALUE ? centred * of.scale[i] + of.bias[i] : result[i];
-            const float g = sums.mask == NO_MASK || signal > 0.0f ? stored[i] : 0.0f;
+            const float g = sums.mask != MASK_BY_VALUE || centred * of.scale[i] + of.bias[i] > 0.0f ? stored[i] : 0.0f;
             first[i] += g;
             second[i] += g * centred;
         }
@@ -259,6 +262,7 @@ __device__ __forceinline__ void conv(const ConvGeometry& geometry, const u16* __
                 if (add) unpack(old[u], before);
 #pragma unroll
                 for (int i = 0; i < 8; i++) v[i] = out[row * OUT + c + i] + before[i];
+                Eight::mask(kind, v, of, values[u]);
                 store8(y + (u64)(first + row) * geometry.op + column + c, v);
                 if (kind == NO_SUMS) continue;
 #pragma unroll

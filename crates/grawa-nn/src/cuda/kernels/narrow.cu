@@ -128,8 +128,9 @@ __device__ __forceinline__ void conv_rows(const ConvGeometry& geometry, const u1
                                   pack(sums[1][2], sums[1][3]));
             }
             if (!there) continue;
-            *(uint4*)(y + at) = packed;
             unpack(packed, v);
+            Eight::mask(kind, v, of, values);
+            store8(y + at, v);
             if (kind != NO_SUMS) eight.add(kind, v, of, factors, values);
         }
         __syncthreads();

@@ -332,24 +332,31 @@ __device__ __forceinline__ void each_result(const Parts& y, const T* other, cons
     }
 }
 
+// Stores eight results, and their bits if the backward pass reads them.
+__device__ __forceinline__ void store_result(T* out, u8* positive, u64 at, const float (&v)[8]) {
+    store8(out + at, v);
+    if (positive) positive[at / 8] = positive_bits(v);
+}
+
 extern "C" __global__ void __launch_bounds__(256, BLOCKS)
-    norm_forward(const __grid_constant__ Parts y, const T* __restrict__ other, Other of, T* __restrict__ out, int rows, int relu,
-                 Known known, Norm norm, u64 slab) {
+    norm_forward(const __grid_constant__ Parts y, const T* __restrict__ other, Other of, T* __restrict__ out,
+                 u8* __restrict__ positive, int rows, int relu, Known known, Norm norm, u64 slab) {
     await_previous();
-    other = mine(other, slab); out = mine(out, slab);
+    other = mine(other, slab); out = mine(out, slab); positive = mine(positive, slab);
     norm = mine(norm, slab);
     known.record = mine(known.record, slab);
     const Share share(norm.pitch);
-    each_result(y, other, of, rows, relu, known, norm, share, slab,
-                [&](int row, const float (&v)[8]) { store8(out + (u64)row * norm.pitch + share.group * 8, v); });
+    each_result(y, other, of, rows, relu, known, norm, share, slab, [&](int row, const float (&v)[8]) {
+        store_result(out, positive, (u64)row * norm.pitch + share.group * 8, v);
+    });
 }
 
 // The same, and the moments of the stored result for the batch norm `next` that reads it.
 extern "C" __global__ void __launch_bounds__(256, BLOCKS)
-    norm_forward_moments(const __grid_constant__ Parts y, const T* __restrict__ other, Other of, T* __restrict__ out, int rows, int relu,
-                         Known known, Norm norm, Norm next, u64 slab) {
+    norm_forward_moments(const __grid_constant__ Parts y, const T* __restrict__ other, Other of, T* __restrict__ out,
+                         u8* __restrict__ positive, int rows, int relu, Known known, Norm norm, Norm next, u64 slab) {
     await_previous();
-    other = mine(other, slab); out = mine(out, slab);
+    other = mine(other, slab); out = mine(out, slab); positive = mine(positive, slab);
     norm = mine(norm, slab); next = mine(next, slab);
     known.record = mine(known.record, slab);
     const Share share(norm.pitch);
@@ -357,29 +364,27 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS)
     each_result(y, other, of, rows, relu, known, norm, share, slab, [&](int row, float (&v)[8]) {
 #pragma unroll
         for (int i = 0; i < 8; i++) v[i] = rounded(v[i], out);
-        store8(out + (u64)row * norm.pitch + share.group * 8, v);
+        store_result(out, positive, (u64)row * norm.pitch + share.group * 8, v);
         add_values(v, sum, squares);
     });
     store_sums(share, sum, squares, next);
 }
 
 // The gradient where the ReLU was positive.
-__device__ __forceinline__ void apply_mask(int mask, float (&g)[8], const float (&y)[8], const Rows& of, const Raw& result) {
+__device__ __forceinline__ void apply_mask(int mask, float (&g)[8], const float (&y)[8], const Rows& of, u32 positive) {
     if (mask == MASK_BY_VALUE) {
 #pragma unroll
         for (int i = 0; i < 8; i++) g[i] = (y[i] - of.mean[i]) * of.scale[i] + of.bias[i] > 0.0f ? g[i] : 0.0f;
-    } else if (mask == MASK_BY_RESULT) {
-        float v[8];
-        unpack(result, v);
-#pragma unroll
-        for (int i = 0; i < 8; i++) g[i] = v[i] > 0.0f ? g[i] : 0.0f;
+    } else if (mask == MASK_BY_BITS) {
+        keep_positive(g, positive);
     }
 }
 
-// What a thread reads of several rows backward: gradient, value, and the result if it masks, else the old contents of the target.
+// What a thread reads of several rows backward: gradient, value, the bits if they mask, and what is added to.
 struct Flows {
     static constexpr int U = BF16 ? 4 : 2;
-    Raw flow[U], value[U], more[U];
+    Raw flow[U], value[U], old[U];
+    u32 positive[U];
     __device__ __forceinline__ void fetch(const T* flows, const Place& y, const Sums& of, const Place& dx, int pitch, const Share& share,
                                           int first, int stride, int rows) {
 #pragma unroll
@@ -388,8 +393,8 @@ struct Flows {
             const u64 at = (u64)row * pitch + share.group * 8;
             flow[u] = *(const Raw*)(flows + at);
             value[u] = *(const Raw*)y.row(row);
-            if (of.mask == MASK_BY_RESULT) more[u] = *(const Raw*)(of.out + at);
-            else if (dx.add) more[u] = *(const Raw*)dx.row(row);
+            if (of.mask == MASK_BY_BITS) positive[u] = of.positive[at / 8];
+            if (dx.add) old[u] = *(const Raw*)dx.row(row);
         }
     }
 };
@@ -416,7 +421,7 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS)
                 float g[8], v[8];
                 unpack(flows.flow[u], g);
                 unpack(flows.value[u], v);
-                apply_mask(of.mask, g, v, factors, flows.more[u]);
+                apply_mask(of.mask, g, v, factors, flows.positive[u]);
 #pragma unroll
                 for (int i = 0; i < 8; i++) {
                     sum[i] += g[i];
@@ -428,8 +433,31 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS)
     store_sums(share, sum, along, norm);
 }
 
-// The gradients of the input and of the second operand. The gradient of a padded shortcut may have the buffer of `flow`: a
-// thread reads what it later overwrites.
+// The backward factors of a thread's eight channels. The first block completes the record, if it is not complete.
+struct FlowFactors { float of_value[8], constant[8]; };
+
+__device__ __forceinline__ FlowFactors flow_factors(const Norm& norm, const Sums& of, const Share& share) {
+    FlowFactors factors = {};
+    if (norm.rows > 0) {
+        const FlowFactor* settled_factors = settled<FlowFactor>(norm, {0, norm.pitch}, [&](int c, double sum, double along) {
+            return settle_flow(norm, of, c, sum, along, blockIdx.x == 0);
+        });
+        if (share.idle) return factors;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const FlowFactor factor = settled_factors[share.group * 8 + i];
+            factors.of_value[i] = factor.of_value;
+            factors.constant[i] = factor.constant;
+        }
+    } else if (!share.idle) {
+        row_of(norm, OF_VALUE, share.group, factors.of_value);
+        row_of(norm, CONSTANT, share.group, factors.constant);
+    }
+    return factors;
+}
+
+// The gradients of the input and of the second operand, which may have the buffer of `flow`: a thread reads what it later
+// overwrites.
 extern "C" __global__ void __launch_bounds__(256, BLOCKS)
     norm_backward(const T* flow, const __grid_constant__ Parts from, int rows, Sums of, const __grid_constant__ Parts to, T* dother,
                   Other other, int add_other, Norm norm, u64 slab) {
@@ -444,25 +472,9 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS)
     // The first rows are fetched before the factors are known.
     Flows flows;
     if (!share.idle && first < rows) flows.fetch(flow, y, of, dx, norm.pitch, share, first, stride, rows);
-    const FlowFactor* settled_factors = nullptr;
-    if (norm.rows > 0)
-        settled_factors = settled<FlowFactor>(norm, {0, norm.pitch}, [&](int c, double sum, double along) {
-            return settle_flow(norm, of, c, sum, along, blockIdx.x == 0);
-        });
+    const FlowFactors more = flow_factors(norm, of, share);
     if (share.idle) return;
     const Rows factors = rows_of(norm, share.group);
-    float of_value[8], constant[8];
-    if (settled_factors) {
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const FlowFactor factor = settled_factors[share.group * 8 + i];
-            of_value[i] = factor.of_value;
-            constant[i] = factor.constant;
-        }
-    } else {
-        row_of(norm, OF_VALUE, share.group, of_value);
-        row_of(norm, CONSTANT, share.group, constant);
-    }
     while (first < rows) {
 #pragma unroll
         for (int u = 0; u < Flows::U; u++) {
@@ -471,12 +483,12 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS)
             float g[8], v[8], d[8] = {};
             unpack(flows.flow[u], g);
             unpack(flows.value[u], v);
-            apply_mask(of.mask, g, v, factors, flows.more[u]);
+            apply_mask(of.mask, g, v, factors, flows.positive[u]);
             if (dx.at) {
-                if (dx.add) unpack(of.mask == MASK_BY_RESULT ? *(const Raw*)dx.row(row) : flows.more[u], d);
+                if (dx.add) unpack(flows.old[u], d);
 #pragma unroll
                 for (int i = 0; i < 8; i++)
-                    d[i] += factors.scale[i] * g[i] + of_value[i] * (v[i] - factors.mean[i]) + constant[i];
+                    d[i] += factors.scale[i] * g[i] + more.of_value[i] * (v[i] - factors.mean[i]) + more.constant[i];
                 store8(dx.row(row), d);
             }
             u64 there;

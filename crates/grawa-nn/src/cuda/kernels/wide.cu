@@ -104,14 +104,16 @@ __device__ __forceinline__ void multiply_all(Ring<STAGES>& ring, u32 base, int s
 
 // 256 pixels × BN channels for a tile, KC channels of TAPS taps at a time. With three, those of a column: they read the same rows of
 // pixels, one row apart, so that each row is copied three times and not nine. DATA: the gradient of the input, whose weights are stored
-// for the forward pass; they arrive in blocks of NB channels. A block of threads takes every gridDim.x-th tile.
+// for the forward pass; they arrive in blocks of NB channels. It keeps only what is `positive`, if given. A block of threads takes every
+// gridDim.x-th tile.
 template <int BN, int KC, int NB, int TAPS, int STAGES, bool DATA>
 __device__ __forceinline__ void conv_wide(const TensorMap* source, const TensorMap* weights, const float* bias, u16* y, const WideTiles& g,
-                                          int add, int moments, const Norm& norm) {
+                                          const u8* positive, int add, int moments, const Norm& norm) {
     // Only gradients are added to, and only results have a bias and are summed up.
     add = DATA && add;
     moments = !DATA && moments;
     if (DATA) bias = nullptr;
+    if (!DATA) positive = nullptr;
     constexpr int A = (TAPS == 3 ? 320 : 256) * KC * 2, B = BN * KC * 2, STAGE = A + TAPS * B;
     // Results pass through shared memory in slices of channels, so that stores are contiguous: sixteen rows of each warp.
     constexpr int SLICE = BN % 40 == 0 ? 40 : 32, OUT = SLICE + 4, GROUPS = SLICE / 8, ROWS = 32 / GROUPS;
@@ -165,19 +167,25 @@ __device__ __forceinline__ void conv_wide(const TensorMap* source, const TensorM
         const int image = g.images > 1 ? tile * g.images : tile / g.per_image;
         const int first = g.images > 1 ? tile * g.pixels : image * g.image_pixels + (tile - image * g.per_image) * g.pixels;
         const int last = min(first + g.pixels, g.images > 1 ? g.all : min(g.all, (image + 1) * g.image_pixels));
-        // What is added to, for the rows of this lane in a block of rows: fetched one block ahead, because memory is slow.
+        // What is added to, and what is kept of it, for the rows of this lane in a block of rows: fetched one block ahead, because memory is slow.
         constexpr int EACH = (16 + ROWS - 1) / ROWS;
         uint4 old[EACH];
+        u32 bits;
         auto pixel = [&](int m, int i) { return first + group * 128 + m * 64 + warp % 4 * 16 + row0 + i * ROWS; };
         auto there = [&](int part, int m, int i) {
             return row0 < ROWS && row0 + i * ROWS < 16 && column + part * SLICE + c < g.pitch && pixel(m, i) < last;
         };
         auto fetch_old = [&](int part, int m) {
+            bits = 0;
 #pragma unroll
             for (int i = 0; i < EACH; i++)
-                if (there(part, m, i)) old[i] = *(const uint4*)(y + (u64)pixel(m, i) * g.pitch + column + part * SLICE + c);
+                if (there(part, m, i)) {
+                    const u64 at = (u64)pixel(m, i) * g.pitch + column + part * SLICE + c;
+                    if (add) old[i] = *(const uint4*)(y + at);
+                    if (positive) bits |= (u32)positive[at / 8] << 8 * i;
+                }
         };
-        if (add) fetch_old(0, 0);
+        if (add || positive) fetch_old(0, 0);
         multiply_all<STAGES, STAGE>(ring, base, steps, sums, [&](u32 at, bool first) {
 #pragma unroll
             for (int t = 0; t < TAPS; t++)
@@ -212,7 +220,8 @@ __device__ __forceinline__ void conv_wide(const TensorMap* source, const TensorM
                     *(float2*)(low + 8 * OUT) = make_float2(sums[m][at + 2], sums[m][at + 3]);
                 }
                 uint4 before[EACH];
-                if (add) {
+                const u32 kept = bits;
+                if (add || positive) {
 #pragma unroll
                     for (int i = 0; i < EACH; i++) before[i] = old[i];
                     if (m == 0) fetch_old(part, 1);
@@ -235,6 +244,7 @@ __device__ __forceinline__ void conv_wide(const TensorMap* source, const TensorM
                     if (bias)
 #pragma unroll
                         for (int k = 0; k < 8; k++) v[k] += shift[k];
+                    if (positive) keep_positive(v, kept >> 8 * i);
                     const uint4 packed = make_uint4(pack(v[0], v[1]), pack(v[2], v[3]), pack(v[4], v[5]), pack(v[6], v[7]));
                     *(uint4*)(y + (u64)pixel(m, i) * g.pitch + channel) = packed;
                     if (!moments) continue;
@@ -279,9 +289,10 @@ __device__ __forceinline__ void conv_wide(const TensorMap* source, const TensorM
 #define CONV_WIDE(NAME, BN, KC, NB, TAPS, STAGES, DATA)                                                                     \
     extern "C" __global__ void __launch_bounds__(384, 1)                                                               \
         NAME(const __grid_constant__ TensorMap source, const __grid_constant__ TensorMap weights, const float* bias, u16* y,            \
-             WideTiles tiles, int add, int moments, Norm norm, u64 slab) {                                             \
+             WideTiles tiles, const u8* positive, int add, int moments, Norm norm, u64 slab) {                          \
         await_previous();                                                                                              \
-        conv_wide<BN, KC, NB, TAPS, STAGES, DATA>(&source, &weights, mine(bias, slab), mine(y, slab), tiles, add, moments, mine(norm, slab)); \
+        conv_wide<BN, KC, NB, TAPS, STAGES, DATA>(&source, &weights, mine(bias, slab), mine(y, slab), tiles, mine(positive, slab), add, \
+                                                  moments, mine(norm, slab));                                                        \
     }
 
 CONV_WIDE(conv_wide_64, 64, 64, 64, 1, 5, false)
