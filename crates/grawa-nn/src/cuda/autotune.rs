@@ -8,7 +8,6 @@ use super::kernels::Kernels;
 use super::pass::{NormArgument, SumsArgument};
 use super::wide::{self, Wide};
 use crate::{Error, Precision};
-use bytemuck::Zeroable;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
@@ -46,7 +45,7 @@ const BANDWIDTH: f64 = 4.5e12;
 const LAUNCH: f64 = 3e-6;
 
 type Cache =
-    HashMap<(ConvGeometry, usize, usize, [bool; 5], Direction), (KernelChoice, Option<f64>, Option<f64>)>;
+    HashMap<(ConvGeometry, usize, usize, [bool; 6], Direction), (KernelChoice, Option<f64>, Option<f64>)>;
 
 impl Autotuner<'_> {
     /// Chooses the kernels of every layer.
@@ -64,7 +63,8 @@ impl Autotuner<'_> {
             let name = program.graph.parameters().spans()[layer.weight.0].name();
             let mut pick = |direction: Direction, ours: KernelChoice| -> Result<KernelChoice, Error> {
                 let has = [layer.bias.is_some(), layer.norm.is_some(), layer.moments.is_some()];
-                let flags = [layer.adds, layer.source.is_some(), has[0], has[1], has[2]];
+                let flags =
+                    [layer.adds, layer.source.is_some(), masks(program, layer), has[0], has[1], has[2]];
                 let key = (layer.forward, layer.stride, layer.pad, flags, direction);
                 let (kernel, own, cudnn) = match cache.entry(key) {
                     Entry::Occupied(known) => known.get().clone(),
@@ -148,47 +148,44 @@ impl Autotuner<'_> {
             let most = |of: fn(&[usize; 3]) -> usize| {
                 program.layers.iter().map(|layer| of(&tensors(program, layer))).max()
             };
-            let all = [most(|s| s[0]), most(|s| s[1]), most(|s| s[2])].into_iter().flatten().sum::<usize>();
-            // Kernels for wide layers serve all replicas at once.
-            *scratch = Some(Memory::new(self.context, self.replicas * (all + (1 << 12)))?);
+            // What a batch norm before the layer has normalised is as large as the input.
+            let all = [most(|s| s[0]), most(|s| s[1]), most(|s| s[2]), most(|s| s[0])];
+            let all = all.into_iter().flatten().sum::<usize>();
+            // Kernels for wide layers serve all replicas at once. Behind all the record of a batch norm.
+            *scratch = Some(Memory::new(self.context, self.replicas * (all + (1 << 16)))?);
         }
         let Some(memory) = scratch else { return Ok((ours, None, None)) };
         let slab = (memory.bytes / self.replicas) as u64 & !0xff;
         let mut start = memory.start;
-        let addresses = sizes.map(|bytes| {
+        let [x, weight, y, values] = [sizes[0], sizes[1], sizes[2], sizes[0]].map(|bytes| {
             let address = start;
             start = (start + bytes as u64).next_multiple_of(256);
             address
         });
+        let addresses = [x, weight, y];
         // What other kernels must do if this one is chosen: passes over a tensor, in seconds.
         let pass = |tensor: usize, times: f64| times * sizes[tensor] as f64 / BANDWIDTH;
         let more = |kernel: &KernelChoice| match (direction, kernel) {
-            // Our kernels compute the moments for the batch norm.
-            (Direction::Forward, KernelChoice::Cudnn(_)) if layer.moments.is_some() => LAUNCH + pass(2, 1.0),
+            // The moments for the batch norm, if the layer does not sum for them.
+            (Direction::Forward, _) if layer.moments.is_some() && kernel.rows().is_none() => {
+                LAUNCH + pass(2, 1.0)
+            }
             (Direction::Forward, _) => 0.0,
             (Direction::BackwardData, _) => {
                 // cuDNN's result is added to earlier contributions by a kernel of its own.
                 let adding = match kernel {
                     KernelChoice::Cudnn(_) if layer.adds => LAUNCH + pass(0, 3.0),
-                    KernelChoice::Own { .. } if layer.adds => pass(0, 1.0),
-                    // A kernel for wide layers was measured adding.
                     _ => 0.0,
                 };
-                // Our kernels for narrow layers also compute the backward sums of the batch norm before the layer; then one
-                // tensor less is read.
-                let summing = match kernel {
+                // The backward sums of the batch norm before the layer. If it has a shortcut and the layer does not mask, it
+                // stores the gradient of the shortcut.
+                let summing = match (kernel, masks(program, layer)) {
                     _ if layer.source.is_none() => 0.0,
-                    KernelChoice::Own { .. } => pass(0, 1.5),
-                    _ => LAUNCH + pass(0, 2.5),
+                    (KernelChoice::Own { .. }, _) => 0.0,
+                    (KernelChoice::Cudnn(_), true) => LAUNCH + pass(0, 3.0),
+                    (KernelChoice::Wide(_) | KernelChoice::Cudnn(_), _) => LAUNCH + pass(0, 2.0),
                 };
-                // cuDNN does not mask by bits: the batch norm then stores the gradient of its shortcut.
-                let masking = match (kernel, layer.source.map(|step| &program.steps[step])) {
-                    (KernelChoice::Cudnn(_), Some(step)) if step.relu && step.inputs.len() == 2 => {
-                        pass(0, 1.0)
-                    }
-                    _ => 0.0,
-                };
-                adding + summing + masking
+                adding + summing
             }
             (Direction::BackwardWeights, KernelChoice::Own { grid, .. }) => sums(grid) as f64 / BANDWIDTH,
             (Direction::BackwardWeights, KernelChoice::Wide(wide)) => sums(&wide.grid) as f64 / BANDWIDTH,
@@ -206,14 +203,16 @@ impl Autotuner<'_> {
             return Ok((KernelChoice::Cudnn(plan.clone()), None, cudnn_time));
         }
         // SAFETY: as above.
-        let mut own_time =
-            unsafe { self.time_own(layer, direction, &ours, (addresses, slab), stretch, sums(grid)) }?;
+        let mut own_time = unsafe {
+            self.time_own(layer, direction, &ours, (addresses, values, slab), stretch, sums(grid))
+        }?;
         let (mut least, mut kernel) = (own_time + more(&ours), ours);
         if let Some(wide) = wide {
+            let (partial, choice) = (sums(&wide.grid), KernelChoice::Wide(Box::new(wide)));
             // SAFETY: as above.
-            let seconds =
-                unsafe { self.time_wide(layer, &wide, direction, (addresses, slab), sums(&wide.grid)) }?;
-            let choice = KernelChoice::Wide(Box::new(wide));
+            let seconds = unsafe {
+                self.time_own(layer, direction, &choice, (addresses, values, slab), stretch, partial)
+            }?;
             own_time = own_time.min(seconds);
             if seconds + more(&choice) < least {
                 (least, kernel) = (seconds + more(&choice), choice);
@@ -241,91 +240,79 @@ impl Autotuner<'_> {
         }
     }
 
-    /// The time of a kernel for wide layers in seconds, including addition and moments, for one of the replicas that it serves.
+    /// The time of one of our kernels in seconds, for one of the replicas that it serves, with all that it does in a step: additions
+    /// and sums for a batch norm.
     ///
     /// # Safety
     ///
-    /// As for [`Autotuner::time_own`]; `sums` is how many bytes of sums the kernel leaves.
-    #[allow(unsafe_code, reason = "a kernel accesses the addresses it is given")]
-    unsafe fn time_wide(
-        &self,
-        layer: &Layer,
-        wide: &Wide,
-        direction: Direction,
-        ([x, weight, y], slab): ([u64; 3], u64),
-        sums: usize,
-    ) -> Result<f64, Error> {
-        let none = 0u64;
-        let sums = Memory::new(self.context, (self.replicas - 1) * slab as usize + sums)?;
-        let (sources, to) = match direction {
-            Direction::Forward => ([x, weight], y),
-            Direction::BackwardData => ([y, weight], x),
-            Direction::BackwardWeights => ([x, y], sums.start),
-        };
-        let [left, right] = wide.maps(sources, slab, self.replicas)?;
-        let add = i32::from(direction == Direction::BackwardData && layer.adds);
-        let moments = i32::from(direction == Direction::Forward && layer.moments.is_some());
-        let norm = NormArgument::leaving(sums.start, wide.tiles.pitch);
-        let time = timed(self.context, self.stream, || {
-            let arguments: &mut [Argument<'_>] = match direction {
-                Direction::BackwardWeights => arguments![left, right, to, wide.tiles, slab],
-                _ => arguments![left, right, none, to, wide.tiles, none, add, moments, norm, slab],
-            };
-            // SAFETY: the arguments are those of `conv_wide_*` or `wgrad_wide_*`. The addresses are the caller's promise, and the
-            // sums have memory for every replica. `timed` waits for the kernel.
-            unsafe { self.stream.launch(self.kernels, wide.name, wide.grid, self.replicas, arguments) }
-        })?;
-        Ok(time / self.replicas as f64)
-    }
-
-    /// The time of our kernel in seconds, for one of the replicas that it serves.
-    ///
-    /// # Safety
-    ///
-    /// Input, weights and output of the first replica are at these addresses, each as large as the layer requires; those of the
-    /// others follow, `slab` bytes apart. The partial sums take `partial` bytes.
+    /// Input, weights and output of the first replica are at these addresses, each as large as the layer requires, and so is what a
+    /// batch norm normalised, as large as the input, with room for its record behind it; those of the others follow, `slab` bytes
+    /// apart. The partial sums take `partial` bytes.
     #[allow(unsafe_code, reason = "a kernel accesses the addresses it is given")]
     unsafe fn time_own(
         &self,
         layer: &Layer,
         direction: Direction,
         kernel: &KernelChoice,
-        ([x, weight, y], slab): ([u64; 3], u64),
+        ([x, weight, y], values, slab): ([u64; 3], u64, u64),
         stretch: usize,
         partial: usize,
     ) -> Result<f64, Error> {
-        let KernelChoice::Own { name, grid, rows } = kernel else { return Ok(f64::INFINITY) };
-        let (none, no, stretch) = (0u64, 0i32, stretch as i32);
-        // Unused without sums, but the kernel has the parameter.
-        let norm = NormArgument::unused();
-        let sums = if direction == Direction::BackwardWeights {
-            Some(Memory::new(self.context, (self.replicas - 1) * slab as usize + partial)?)
-        } else {
-            None
+        let (none, stretch) = (0u64, stretch as i32);
+        let memory = Memory::new(self.context, (self.replicas - 1) * slab as usize + partial)?;
+        let partial = memory.start;
+        let (geometry, from, to) = match direction {
+            Direction::Forward => (layer.forward, x, y),
+            Direction::BackwardData => (layer.backward, y, x),
+            Direction::BackwardWeights => (layer.forward, x, partial),
         };
-        let sums_at = sums.as_ref().map_or(0, |memory| memory.start);
-        let time = timed(self.context, self.stream, || match direction {
-            Direction::Forward | Direction::BackwardData => {
-                let (geometry, from, to) = if direction == Direction::Forward {
-                    (&layer.forward, x, y)
-                } else {
-                    (&layer.backward, y, x)
-                };
-                let sums = SumsArgument::zeroed();
-                let arguments =
-                    arguments![*geometry, from, weight, none, to, no, no, norm, sums, *rows, slab];
-                // SAFETY: the arguments are those of `conv_*`. The addresses are the caller's promise, `timed` waits for the
-                // kernel, and it skips what has address 0.
-                unsafe { self.stream.launch(self.kernels, name, *grid, self.replicas, arguments) }
-            }
-            Direction::BackwardWeights => {
-                let arguments = arguments![layer.forward, x, y, sums_at, stretch, slab];
-                // SAFETY: the arguments are those of `wgrad_*`; otherwise as above.
-                unsafe { self.stream.launch(self.kernels, name, *grid, self.replicas, arguments) }
+        let add = i32::from(direction == Direction::BackwardData && layer.adds);
+        // MOMENTS and FLOW in `conv.cu`. A kernel for wide layers only masks the gradient of a batch norm.
+        let kind = match direction {
+            _ if kernel.rows().is_none() => 0,
+            Direction::Forward if layer.moments.is_some() => 1,
+            Direction::BackwardData if layer.source.is_some() => 2,
+            _ => 0i32,
+        };
+        let (moments, positive) = (i32::from(kind == 1), if kind == 2 { values } else { 0 });
+        let norm = NormArgument::leaving(partial, values, geometry.op);
+        let sums = SumsArgument::reading(values);
+        let time = timed(self.context, self.stream, || {
+            // SAFETY: the arguments are those of `conv_*`, `wgrad_*`, `conv_wide_*` or `wgrad_wide_*`. The addresses are the caller's
+            // promise, and the sums have memory for every replica. `timed` waits for the kernel, and it skips what has address 0.
+            let launch = |name: &'static str, grid: Grid, arguments: &mut [Argument<'_>]| unsafe {
+                self.stream.launch(self.kernels, name, grid, self.replicas, arguments)
+            };
+            match (kernel, direction) {
+                (KernelChoice::Own { name, grid, .. }, Direction::BackwardWeights) => {
+                    launch(name, *grid, arguments![geometry, x, y, partial, stretch, slab])
+                }
+                (KernelChoice::Own { name, grid, rows }, _) => {
+                    let arguments =
+                        arguments![geometry, from, weight, none, to, add, kind, norm, sums, *rows, slab];
+                    launch(name, *grid, arguments)
+                }
+                (KernelChoice::Wide(wide), Direction::BackwardWeights) => {
+                    let [left, right] = wide.maps([x, y], slab, self.replicas)?;
+                    launch(wide.name, wide.grid, arguments![left, right, partial, wide.tiles, slab])
+                }
+                (KernelChoice::Wide(wide), _) => {
+                    let [left, right] = wide.maps([from, weight], slab, self.replicas)?;
+                    let arguments =
+                        arguments![left, right, none, to, wide.tiles, positive, add, moments, norm, slab];
+                    launch(wide.name, wide.grid, arguments)
+                }
+                (KernelChoice::Cudnn(_), _) => unreachable!("cuDNN's plans are timed by `Cudnn::fastest`"),
             }
         })?;
         Ok(time / self.replicas as f64)
     }
+}
+
+/// Whether the gradient of a layer's input is that of a batch norm with a shortcut and a ReLU, which bits mask.
+fn masks(program: &Program, layer: &Layer) -> bool {
+    let source = layer.source.map(|step| &program.steps[step]);
+    source.is_some_and(|step| step.relu && step.inputs.len() == 2)
 }
 
 /// Bytes of input, weights and output.

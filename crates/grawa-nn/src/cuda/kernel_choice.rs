@@ -19,6 +19,17 @@ pub(crate) enum KernelChoice {
     Cudnn(cudnn::Plan),
 }
 
+impl KernelChoice {
+    /// The rows of sums that it can leave for a batch norm. Kernels for wide layers sum forward only.
+    pub(crate) fn rows(&self) -> Option<usize> {
+        match self {
+            KernelChoice::Own { name: "conv_plain", .. } | KernelChoice::Cudnn(_) => None,
+            KernelChoice::Own { grid, .. } => Some(grid.blocks.0 as usize),
+            KernelChoice::Wide(wide) => Some(wide.grid.blocks.0 as usize),
+        }
+    }
+}
+
 /// The kernels of a layer.
 #[derive(Debug)]
 pub(crate) struct LayerKernels {
@@ -35,11 +46,6 @@ impl LayerKernels {
             KernelChoice::Own { .. } | KernelChoice::Wide(_) => 0,
             KernelChoice::Cudnn(plan) => plan.workspace,
         };
-        let rows = |kernel: &KernelChoice| match kernel {
-            KernelChoice::Own { name: "conv_plain", .. } | KernelChoice::Cudnn(_) => None,
-            KernelChoice::Own { grid, .. } => Some(grid.blocks.0 as usize),
-            KernelChoice::Wide(wide) => Some(wide.grid.blocks.0 as usize),
-        };
         WorkspaceNeeds {
             splits: match &self.backward_weights {
                 KernelChoice::Own { grid, .. } => grid.blocks.0 as usize,
@@ -47,11 +53,10 @@ impl LayerKernels {
                 KernelChoice::Cudnn(_) => 0,
             },
             flipped: matches!(self.backward_data, KernelChoice::Own { .. }),
-            rows: rows(&self.forward),
-            // Kernels for wide layers leave the backward sums of a batch norm to a kernel of its own.
-            backward_rows: rows(&self.backward_data)
+            rows: self.forward.rows(),
+            backward_rows: (self.backward_data.rows())
                 .filter(|_| matches!(self.backward_data, KernelChoice::Own { .. })),
-            masks: rows(&self.backward_data).is_some(),
+            masks: self.backward_data.rows().is_some(),
             workspace: room(&self.forward).max(room(&self.backward_data)),
             side_workspace: room(&self.backward_weights),
         }

@@ -42,9 +42,9 @@ impl NormArgument {
         NormArgument { pitch: 8, count: 1.0, ..Zeroable::zeroed() }
     }
 
-    /// For a kernel that leaves sums of this many channels at `partial`, which nobody reads.
-    pub(super) fn leaving(partial: u64, channels: i32) -> Self {
-        NormArgument { partial, channels, pitch: channels, ..NormArgument::unused() }
+    /// For a kernel that leaves sums of this many channels at `partial`, which nobody reads. It reads numbers at `record`.
+    pub(super) fn leaving(partial: u64, record: u64, channels: i32) -> Self {
+        NormArgument { record, bias: record, partial, channels, pitch: channels, ..NormArgument::unused() }
     }
 
     /// Groups of eight channels.
@@ -63,6 +63,13 @@ pub(super) struct SumsArgument {
     dbias: u64,
     pub(super) mask: i32,
     of_batch: i32,
+}
+
+impl SumsArgument {
+    /// For a kernel that reads what a batch norm normalised at `y`, and masks by bits there.
+    pub(super) fn reading(y: u64) -> Self {
+        SumsArgument { y, positive: y, mask: 2, ..Zeroable::zeroed() }
+    }
 }
 
 /// The tensors that a batch norm reads, or the gradients that it adds to, as the kernels read them; see `norm.cu`.

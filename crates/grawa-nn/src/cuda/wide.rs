@@ -214,10 +214,10 @@ pub(crate) fn convolution(geometry: &ConvGeometry, data: bool, machine: Machine)
     let columns = op.div_ceil(wide);
     let most = (machine.processors / (columns * machine.replicas)).clamp(1, count);
     let blocks = count.div_ceil(count.div_ceil(most));
-    // Stages and their barriers, slices of results, sums of channels; see `wide.cu`.
-    let slice = if wide == 160 { 40 } else { 32 };
-    let shared =
-        1024 + stages * ((pixels + together * wide) * depth * 2 + 16) + 8 * (16 * (slice + 4) + 2 * wide) * 4;
+    // Stages and their barriers, slices of the results of eight warps, the bias; see `wide.cu`.
+    let slice = 16 * if wide == 160 { 56 } else { 40 } + if data { 64 } else { 0 };
+    let stages = stages * ((pixels + together * wide) * depth * 2 + 16);
+    let shared = 1024 + stages + 8 * slice * 2 + wide * 4;
     let grid = Grid { blocks: (blocks as u32, columns as u32), threads: 384, shared: shared as u32 };
     Some(Wide { name, grid, tiles, tensors: [source, weights] }).filter(|_| shared <= machine.shared)
 }

@@ -37,6 +37,11 @@ __device__ __forceinline__ void copy_box(u32 to, const TensorMap* map, u32 barri
                  ::"r"(to), "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(blockIdx.z) : "memory");
 }
 
+// Copies to the cache.
+__device__ __forceinline__ void prefetch(const void* from, int bytes) {
+    if (bytes > 0) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+
 // A ring of stages: the number of the next stage, and how often the ring was passed, modulo two.
 template <int STAGES> struct Ring {
     u32 barriers;
@@ -102,34 +107,207 @@ __device__ __forceinline__ void multiply_all(Ring<STAGES>& ring, u32 base, int s
     if (before >= 0 && threadIdx.x % 128 == 0) arrive(ring.empty(before));
 }
 
+// Eight channels of sixteen rows between shared memory and the lanes, as the tensor cores leave them: a lane has two channels of row
+// lane / 4, and of the row eight behind it.
+__device__ __forceinline__ void load_pairs(u32 (&pairs)[2], u32 from) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(pairs[0]), "=r"(pairs[1]) : "r"(from) : "memory");
+}
+__device__ __forceinline__ void store_pairs(u32 to, u32 first, u32 second) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(to), "r"(first), "r"(second) : "memory");
+}
+
+// The end of a tile: a warp adds to its results, masks them, stores them, and sums them for a batch norm. They pass through shared memory,
+// PART channels of sixteen rows at a time, so that access to memory is contiguous: there a lane has eight channels of EACH rows.
+template <int BN, bool DATA> struct TileEnd {
+    static constexpr int PART = BN % 40 == 0 ? 40 : 32, PARTS = BN / PART, GROUPS = PART / 8, ROWS = 32 / GROUPS, EACH = (16 + ROWS - 1) / ROWS;
+    // Lanes that access eight rows at once use different banks.
+    static constexpr int PITCH = PART == 40 ? 56 : 40, SLICE = 16 * PITCH;
+    // Numbers of shared memory for a warp: the results, and the bits that mask gradients.
+    static constexpr int ROOM = SLICE + (DATA ? 16 * 4 : 0);
+    // Sums of a lane for its channels of a part, and what is left of them when the lanes with the same channels have shared them out.
+    static constexpr int SUMS = (4 * GROUPS + 7) / 8 * 8, LEFT = SUMS / 8;
+
+    const WideTiles& g;
+    u16* const y;
+    const u8* const positive;
+    u16* const slice;
+    const int add, column, lane, start, row0, c;
+    u64 place;
+    int count; // rows of the tile from `start` on
+    uint4 old[EACH];
+    u32 kept[EACH];
+
+    __device__ __forceinline__ TileEnd(const WideTiles& g, u16* y, const u8* positive, u16* slices, int add, int column)
+        : g(g), y(y), positive(positive), slice(slices + threadIdx.x / 32 * ROOM), add(add), column(column), lane(threadIdx.x % 32), start(threadIdx.x / 128 * 128 + threadIdx.x / 32 % 4 * 16), row0(lane / GROUPS), c(lane % GROUPS * 8) {}
+
+    // A tile begins: what its end reads first is fetched.
+    __device__ __forceinline__ void begin(int first, int last) {
+        place = (u64)(first + start + row0) * g.pitch + column + c;
+        count = last - first - start;
+        if (add || positive) fetch(0, 0);
+    }
+    __device__ __forceinline__ bool inside(int i) const { return row0 < ROWS && row0 + i * ROWS < 16; }
+    __device__ __forceinline__ bool there(int part, int m, int i) const {
+        return inside(i) && row0 + m * 64 + i * ROWS < count && column + part * PART + c < g.pitch;
+    }
+    __device__ __forceinline__ u64 at(int part, int m, int i) const { return place + (u32)((m * 64 + i * ROWS) * g.pitch) + part * PART; }
+    __device__ __forceinline__ void fetch(int part, int m) {
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            if (there(part, m, i)) {
+                if (add) old[i] = *(const uint4*)(y + at(part, m, i));
+                if (positive) kept[i] = positive[at(part, m, i) / 8];
+            }
+    }
+
+    // Of 2 · HALF sums each of two lanes gets half.
+    template <int BIT, int HALF> __device__ __forceinline__ void share_out(float (&sums)[SUMS]) const {
+        const bool upper = lane & BIT;
+#pragma unroll
+        for (int i = 0; i < HALF; i++) {
+            const float given = __shfl_xor_sync(0xffffffffu, upper ? sums[i] : sums[i + HALF], BIT);
+            sums[i] = (upper ? sums[i + HALF] : sums[i]) + given;
+        }
+    }
+
+    // The results are in `sums`. MOMENTS: adds theirs to `totals`.
+    template <bool MOMENTS>
+    __device__ __forceinline__ void finish(const float (&sums)[2][BN / 2], const float* bias, float (&totals)[PARTS][LEFT]) {
+        const int row = lane / 4, pair = lane % 4 * 2;
+        const u32 pairs = shared_address(slice) + (lane % 16 * PITCH) * 2;
+        u8* const bits = (u8*)(slice + SLICE);
+#pragma unroll
+        for (int part = 0; part < PARTS; part++) {
+            float moments[SUMS] = {};
+#pragma unroll
+            for (int m = 0; m < 2; m++) {
+                // Others may still read.
+                __syncwarp();
+                if (add || positive) {
+#pragma unroll
+                    for (int i = 0; i < EACH; i++) {
+                        if (!inside(i)) continue;
+                        const int to = (row0 + i * ROWS) * PITCH + c;
+                        if (add) *(uint4*)(slice + to) = old[i];
+                        if (positive) bits[(row0 + i * ROWS) * 8 + c / 8] = (u8)kept[i];
+                    }
+                    if (m == 0) fetch(part, 1);
+                    else if (part + 1 < PARTS) fetch(part + 1, 0);
+                    __syncwarp();
+                }
+                const bool here[2] = {row + m * 64 < count, row + 8 + m * 64 < count};
+                u64 mask[2] = {};
+                if (positive)
+#pragma unroll
+                    for (int h = 0; h < 2; h++) mask[h] = *(const u64*)(bits + (row + 8 * h) * 8) >> pair;
+#pragma unroll
+                for (int j = 0; j < GROUPS; j++) {
+                    const int at = part * PART / 2 + 4 * j, channel = part * PART + 8 * j + pair;
+                    float v[4] = {sums[m][at], sums[m][at + 1], sums[m][at + 2], sums[m][at + 3]};
+                    if (add) {
+                        u32 before[2];
+                        load_pairs(before, pairs + j * 16);
+                        v[0] += low_of(before[0]); v[1] += high_of(before[0]); v[2] += low_of(before[1]); v[3] += high_of(before[1]);
+                    }
+                    if (bias) {
+                        const float2 shift = *(const float2*)(bias + channel);
+                        v[0] += shift.x; v[1] += shift.y; v[2] += shift.x; v[3] += shift.y;
+                    }
+                    if (positive)
+#pragma unroll
+                        for (int k = 0; k < 4; k++) v[k] = mask[k / 2] >> (8 * j + k % 2) & 1 ? v[k] : 0.0f;
+                    u32 packed[2] = {pack(v[0], v[1]), pack(v[2], v[3])};
+                    store_pairs(pairs + j * 16, packed[0], packed[1]);
+                    if constexpr (MOMENTS) {
+                        // What is behind the last row does not count.
+#pragma unroll
+                        for (int h = 0; h < 2; h++) packed[h] = here[h] ? packed[h] : 0;
+                        v[0] = low_of(packed[0]); v[1] = high_of(packed[0]); v[2] = low_of(packed[1]); v[3] = high_of(packed[1]);
+#pragma unroll
+                        for (int k = 0; k < 4; k++) {
+                            moments[4 * j + k % 2 * 2] += v[k];
+                            moments[4 * j + k % 2 * 2 + 1] += v[k] * v[k];
+                        }
+                    }
+                }
+                __syncwarp();
+#pragma unroll
+                for (int i = 0; i < EACH; i++)
+                    if (there(part, m, i)) *(uint4*)(y + at(part, m, i)) = *(const uint4*)(slice + (row0 + i * ROWS) * PITCH + c);
+            }
+            if constexpr (MOMENTS) {
+                // Eight lanes have the same channels. In three steps each gets the sums of an eighth of them.
+                share_out<16, SUMS / 2>(moments);
+                share_out<8, SUMS / 4>(moments);
+                share_out<4, SUMS / 8>(moments);
+#pragma unroll
+                for (int i = 0; i < LEFT; i++) totals[part][i] += moments[i];
+            }
+        }
+    }
+
+    // Leaves the sums of all warps for the batch norm; `all` is memory of the block that nobody uses.
+    __device__ __forceinline__ void leave(const float (&totals)[PARTS][LEFT], float* all, const Norm& norm) const {
+        asm volatile("bar.sync 1, 256;" ::: "memory");
+#pragma unroll
+        for (int part = 0; part < PARTS; part++)
+#pragma unroll
+            for (int i = 0; i < LEFT; i++) {
+                const int sum = lane / 4 * LEFT + i, channel = part * PART + sum / 4 * 8 + lane % 4 * 2 + sum % 4 / 2;
+                if (sum < 4 * GROUPS) all[(threadIdx.x / 32 * 2 + sum % 2) * BN + channel] = totals[part][i];
+            }
+        asm volatile("bar.sync 1, 256;" ::: "memory");
+        Sum* row = norm.partial + (u64)blockIdx.x * 2 * norm.pitch + column;
+        for (int at = threadIdx.x; at < 2 * BN; at += 256) {
+            const int second = at >= BN, c = at - second * BN;
+            if (column + c >= norm.pitch) continue;
+            float sum = 0.0f;
+            for (int i = 0; i < 8; i++) sum += all[i * 2 * BN + at];
+            row[second * norm.pitch + c] = sum;
+        }
+    }
+};
+
 // 256 pixels × BN channels for a tile, KC channels of TAPS taps at a time. With three, those of a column: they read the same rows of
 // pixels, one row apart, so that each row is copied three times and not nine. DATA: the gradient of the input, whose weights are stored
-// for the forward pass; they arrive in blocks of NB channels. It keeps only what is `positive`, if given. A block of threads takes every
-// gridDim.x-th tile.
+// for the forward pass; they arrive in blocks of NB channels. Of it only what is `positive` is kept, if that is given. A block of threads
+// takes every gridDim.x-th tile.
 template <int BN, int KC, int NB, int TAPS, int STAGES, bool DATA>
 __device__ __forceinline__ void conv_wide(const TensorMap* source, const TensorMap* weights, const float* bias, u16* y, const WideTiles& g,
                                           const u8* positive, int add, int moments, const Norm& norm) {
-    // Only gradients are added to, and only results have a bias and are summed up.
+    using End = TileEnd<BN, DATA>;
+    // Only gradients are added to and masked, and only results have a bias and are summed up.
     add = DATA && add;
     moments = !DATA && moments;
     if (DATA) bias = nullptr;
-    if (!DATA) positive = nullptr;
+    else positive = nullptr;
     constexpr int A = (TAPS == 3 ? 320 : 256) * KC * 2, B = BN * KC * 2, STAGE = A + TAPS * B;
-    // Results pass through shared memory in slices of channels, so that stores are contiguous: sixteen rows of each warp.
-    constexpr int SLICE = BN % 40 == 0 ? 40 : 32, OUT = SLICE + 4, GROUPS = SLICE / 8, ROWS = 32 / GROUPS;
     extern __shared__ __align__(1024) u16 memory[];
     const u32 base = (shared_address(memory) + 1023) & ~1023u;
-    float* const slices = (float*)((char*)memory + (base - shared_address(memory)) + STAGES * STAGE);
-    float* const totals = slices + 8 * 16 * OUT;
-    Ring<STAGES> ring = {shared_address(totals + 8 * 2 * BN)};
-    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, column = blockIdx.y * BN;
+    u16* const slices = (u16*)((char*)memory + (base - shared_address(memory)) + STAGES * STAGE);
+    float* const shifts = (float*)(slices + 8 * End::ROOM);
+    Ring<STAGES> ring = {shared_address(shifts + BN)};
+    const int warp = threadIdx.x >> 5, column = blockIdx.y * BN;
+    if (bias)
+        for (int c = threadIdx.x; c < BN; c += 384) shifts[c] = column + c < g.channels ? bias[column + c] : 0.0f;
     ring.init();
+    // The pixels of a tile.
+    auto first_of = [&](int tile, int image) {
+        return g.images > 1 ? tile * g.pixels : image * g.image_pixels + (tile - image * g.per_image) * g.pixels;
+    };
+    auto last_of = [&](int first, int image) { return min(first + g.pixels, g.images > 1 ? g.all : min(g.all, (image + 1) * g.image_pixels)); };
     if (warp >= 8) {
         few_registers();
         if (threadIdx.x != 256) return;
         for (int tile = blockIdx.x; tile < g.tiles; tile += gridDim.x) {
             const int image = g.images > 1 ? tile * g.images : tile / g.per_image;
             const int top = g.images > 1 ? 0 : (tile - image * g.per_image) * g.height;
+            if (add) {
+                // What the end of the tile reads comes to the cache meanwhile. The columns of blocks share the pixels.
+                const int first = first_of(tile, image), count = last_of(first, image) - first, columns = gridDim.y;
+                const int begin = first + count * (int)blockIdx.y / columns, end = first + count * ((int)blockIdx.y + 1) / columns;
+                prefetch(y + (u64)begin * g.pitch, (end - begin) * g.pitch * 2);
+            }
             for (int r = 0; r < g.kh; r += TAPS)
                 for (int s = 0; s < g.kw; s++)
                     for (int chunk = 0; chunk < g.chunks; chunk++) {
@@ -158,34 +336,11 @@ __device__ __forceinline__ void conv_wide(const TensorMap* source, const TensorM
         const int at = group * 128 + m * 64;
         starts[m] = (at + (TAPS == 3 ? at / each * 2 * g.width : 0)) * KC * 2;
     }
-    float* const slice = slices + warp * 16 * OUT;
-    float* const total = totals + warp * 2 * BN;
-    for (int i = lane; i < 2 * BN; i += 32) total[i] = 0.0f;
-    float sums[2][BN / 2];
-    const int row0 = lane / GROUPS, c = lane % GROUPS * 8;
+    float sums[2][BN / 2], totals[End::PARTS][End::LEFT] = {};
+    End end(g, y, positive, slices, add, column);
     for (int tile = blockIdx.x; tile < g.tiles; tile += gridDim.x) {
-        const int image = g.images > 1 ? tile * g.images : tile / g.per_image;
-        const int first = g.images > 1 ? tile * g.pixels : image * g.image_pixels + (tile - image * g.per_image) * g.pixels;
-        const int last = min(first + g.pixels, g.images > 1 ? g.all : min(g.all, (image + 1) * g.image_pixels));
-        // What is added to, and what is kept of it, for the rows of this lane in a block of rows: fetched one block ahead, because memory is slow.
-        constexpr int EACH = (16 + ROWS - 1) / ROWS;
-        uint4 old[EACH];
-        u32 bits;
-        auto pixel = [&](int m, int i) { return first + group * 128 + m * 64 + warp % 4 * 16 + row0 + i * ROWS; };
-        auto there = [&](int part, int m, int i) {
-            return row0 < ROWS && row0 + i * ROWS < 16 && column + part * SLICE + c < g.pitch && pixel(m, i) < last;
-        };
-        auto fetch_old = [&](int part, int m) {
-            bits = 0;
-#pragma unroll
-            for (int i = 0; i < EACH; i++)
-                if (there(part, m, i)) {
-                    const u64 at = (u64)pixel(m, i) * g.pitch + column + part * SLICE + c;
-                    if (add) old[i] = *(const uint4*)(y + at);
-                    if (positive) bits |= (u32)positive[at / 8] << 8 * i;
-                }
-        };
-        if (add || positive) fetch_old(0, 0);
+        const int image = g.images > 1 ? tile * g.images : tile / g.per_image, first = first_of(tile, image);
+        end.begin(first, last_of(first, image));
         multiply_all<STAGES, STAGE>(ring, base, steps, sums, [&](u32 at, bool first) {
 #pragma unroll
             for (int t = 0; t < TAPS; t++)
@@ -200,90 +355,11 @@ __device__ __forceinline__ void conv_wide(const TensorMap* source, const TensorM
                     }
                 }
         });
-#pragma unroll
-        for (int part = 0; part < BN / SLICE; part++) {
-            const int channel = column + part * SLICE + c;
-            float shift[8] = {};
-            if (bias)
-#pragma unroll
-                for (int i = 0; i < 8; i++)
-                    if (channel + i < g.channels) shift[i] = bias[channel + i];
-            Eight eight;
-#pragma unroll
-            for (int m = 0; m < 2; m++) {
-                __syncwarp();
-#pragma unroll
-                for (int j = 0; j < GROUPS; j++) {
-                    const int at = part * SLICE / 2 + 4 * j;
-                    float* low = slice + lane / 4 * OUT + j * 8 + lane % 4 * 2;
-                    *(float2*)low = make_float2(sums[m][at], sums[m][at + 1]);
-                    *(float2*)(low + 8 * OUT) = make_float2(sums[m][at + 2], sums[m][at + 3]);
-                }
-                uint4 before[EACH];
-                const u32 kept = bits;
-                if (add || positive) {
-#pragma unroll
-                    for (int i = 0; i < EACH; i++) before[i] = old[i];
-                    if (m == 0) fetch_old(part, 1);
-                    else if (part + 1 < BN / SLICE) fetch_old(part + 1, 0);
-                }
-                __syncwarp();
-#pragma unroll
-                for (int i = 0; i < EACH; i++) {
-                    if (!there(part, m, i)) continue;
-                    const float* from = slice + (row0 + i * ROWS) * OUT + c;
-                    float v[8];
-                    *(float4*)v = *(const float4*)from;
-                    *(float4*)(v + 4) = *(const float4*)(from + 4);
-                    if (add) {
-                        float earlier[8];
-                        unpack(before[i], earlier);
-#pragma unroll
-                        for (int k = 0; k < 8; k++) v[k] += earlier[k];
-                    }
-                    if (bias)
-#pragma unroll
-                        for (int k = 0; k < 8; k++) v[k] += shift[k];
-                    if (positive) keep_positive(v, kept >> 8 * i);
-                    const uint4 packed = make_uint4(pack(v[0], v[1]), pack(v[2], v[3]), pack(v[4], v[5]), pack(v[6], v[7]));
-                    *(uint4*)(y + (u64)pixel(m, i) * g.pitch + channel) = packed;
-                    if (!moments) continue;
-                    unpack(packed, v);
-#pragma unroll
-                    for (int k = 0; k < 8; k++) {
-                        eight.first[k] += v[k];
-                        eight.second[k] += v[k] * v[k];
-                    }
-                }
-            }
-            if (!moments) continue;
-            // The rows of the lanes, in a fixed order.
-            __syncwarp();
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                slice[lane * 17 + i] = eight.first[i];
-                slice[lane * 17 + 8 + i] = eight.second[i];
-            }
-            __syncwarp();
-            for (int i = lane; i < 2 * SLICE; i += 32) {
-                const int second = i >= SLICE, at = i - second * SLICE;
-                float sum = 0.0f;
-#pragma unroll
-                for (int row = 0; row < ROWS; row++) sum += slice[(row * GROUPS + at / 8) * 17 + second * 8 + at % 8];
-                total[second * BN + part * SLICE + at] += sum;
-            }
-        }
+        const float* const shift = bias ? shifts : nullptr;
+        if (moments) end.template finish<!DATA>(sums, shift, totals);
+        else end.template finish<false>(sums, shift, totals);
     }
-    if (!moments) return;
-    asm volatile("bar.sync 1, 256;" ::: "memory");
-    Sum* row = norm.partial + (u64)blockIdx.x * 2 * norm.pitch + column;
-    for (int at = threadIdx.x; at < 2 * BN; at += 256) {
-        const int second = at >= BN, c = at - second * BN;
-        if (column + c >= norm.pitch) continue;
-        float sum = 0.0f;
-        for (int i = 0; i < 8; i++) sum += totals[i * 2 * BN + at];
-        row[second * norm.pitch + c] = sum;
-    }
+    if (moments) end.leave(totals, (float*)slices, norm);
 }
 
 #define CONV_WIDE(NAME, BN, KC, NB, TAPS, STAGES, DATA)                                                                     \
@@ -291,8 +367,8 @@ __device__ __forceinline__ void conv_wide(const TensorMap* source, const TensorM
         NAME(const __grid_constant__ TensorMap source, const __grid_constant__ TensorMap weights, const float* bias, u16* y,            \
              WideTiles tiles, const u8* positive, int add, int moments, Norm norm, u64 slab) {                          \
         await_previous();                                                                                              \
-        conv_wide<BN, KC, NB, TAPS, STAGES, DATA>(&source, &weights, mine(bias, slab), mine(y, slab), tiles, mine(positive, slab), add, \
-                                                  moments, mine(norm, slab));                                                        \
+        conv_wide<BN, KC, NB, TAPS, STAGES, DATA>(&source, &weights, mine(bias, slab), mine(y, slab), tiles, mine(positive, slab), \
+                                                  add, moments, mine(norm, slab));                                                    \
     }
 
 CONV_WIDE(conv_wide_64, 64, 64, 64, 1, 5, false)
