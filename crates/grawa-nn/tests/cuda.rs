@@ -197,6 +197,46 @@ fn plain_operations_are_those_of_the_cpu() {
     }
 }
 
+/// Batches that are copied ahead are those that are loaded at once, also if others are loaded in between.
+#[test]
+#[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
+fn batches_are_copied_ahead() {
+    let device = needs::gpu();
+    let graph = zoo::digits("digits", Shape::image(1, 8), 6, 10).unwrap();
+    let settings = Settings { batch: BATCH, workers: 2, precision: Precision::F32, fixed: true };
+    let mut set = ReplicaSet::new(&device, &graph, settings).unwrap();
+    (0..2).for_each(|worker| {
+        set.load(worker, &graph.initial(worker as u64), &vec![1.0; graph.statistics().len()]).unwrap()
+    });
+    let mut draws = Key::new(7, Purpose::Problem).stream();
+    let mut batch = || -> (Vec<f32>, Vec<u32>) {
+        let images = (0..BATCH * graph.input().len()).map(|_| draws.normal() as f32).collect();
+        (images, (0..BATCH).map(|_| draws.below(graph.classes() as u64) as u32).collect())
+    };
+    let batches: Vec<[(Vec<f32>, Vec<u32>); 2]> = (0..4).map(|_| [batch(), batch()]).collect();
+    let given = |at: usize| batches[at].each_ref().map(|(images, labels)| (&images[..], &labels[..]));
+    assert!(set.load_ahead().is_err());
+    let mode = Mode::Train { dropout: None };
+    let expected: Vec<_> = (0..4)
+        .map(|at| {
+            set.load_batches(&given(at)).unwrap();
+            set.forward(mode).unwrap()
+        })
+        .collect();
+    set.copy_ahead(&given(0)).unwrap();
+    for at in 0..4 {
+        set.load_ahead().unwrap();
+        let found = set.forward(mode);
+        set.copy_ahead(&given((at + 1) % 4)).unwrap();
+        assert_eq!(found.unwrap(), expected[at]);
+        if at % 2 == 1 {
+            // Others take the place of those that were copied ahead.
+            set.load_batches(&given(0)).unwrap();
+            assert_eq!(set.forward(mode).unwrap(), expected[0]);
+        }
+    }
+}
+
 /// Steps, norms and rounds on the GPU against those of grawa-core on the same gradients.
 #[test]
 #[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]

@@ -478,6 +478,17 @@ impl Stream {
         self.synchronise()
     }
 
+    /// Copies values to the GPU, later, if they are in page-locked memory.
+    ///
+    /// # Safety
+    ///
+    /// The range of the length of `from` is in memory of this GPU, and both live and do not change until the copy is done.
+    pub(crate) unsafe fn send<T: Pod>(&self, to: u64, from: &[T]) -> Result<(), Error> {
+        self.context.bind()?;
+        // SAFETY: the caller's promise; the stream lives as long as self.
+        unsafe { result::memcpy_htod_async(to, from, self.handle) }.map_err(failed("copy to the GPU"))
+    }
+
     pub(crate) fn synchronise(&self) -> Result<(), Error> {
         // SAFETY: the handle lives as long as self.
         unsafe { result::stream::synchronize(self.handle) }.map_err(failed("wait for the GPU"))

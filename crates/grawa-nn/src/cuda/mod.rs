@@ -7,6 +7,7 @@
 mod autotune;
 mod backend;
 mod backward;
+mod batch_ahead;
 mod compile;
 mod cudnn;
 mod curvature;

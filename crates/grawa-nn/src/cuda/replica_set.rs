@@ -4,6 +4,7 @@
 //! the GPU is private. Only calls that read from the GPU wait for it.
 
 use super::autotune::{Autotuner, Choice};
+use super::batch_ahead::BatchAhead;
 use super::compile::{HISTORY, Program};
 use super::cudnn::Cudnn;
 use super::data::{DeviceDataset, Source, Split};
@@ -81,6 +82,8 @@ pub struct ReplicaSet {
     /// The most blocks of a replica that sum channels; see [`Pass::sums`].
     pub(super) summing_blocks: usize,
     pub(super) host_steps: HostSteps,
+    /// The batches of the next step, from the first one that was copied ahead. Dropped before the memory it is copied to.
+    pub(super) ahead: Option<BatchAhead>,
     pub(crate) memory: Memory,
     pub(super) spans: Memory,
     pub(super) chunks: Memory,
@@ -215,6 +218,7 @@ impl ReplicaSet {
         Ok(ReplicaSet {
             chains,
             host_steps: HostSteps::new(&context, &program, workers)?,
+            ahead: None,
             context,
             kernels,
             cudnn,
@@ -389,21 +393,36 @@ impl ReplicaSet {
 
     /// Copies a batch from the host for each worker: images plane by plane, and labels.
     pub fn load_batches(&mut self, batches: &[(&[f32], &[u32])]) -> Result<(), Error> {
-        expect_len("the list of batches", batches.len(), self.workers)?;
-        let (batch, shape) = (self.program.batch, self.program.graph.input());
+        self.check_batches(batches)?;
+        self.displace_ahead()?;
         for (worker, (images, labels)) in batches.iter().enumerate() {
-            expect_len("the batch of images", images.len(), batch * shape.len())?;
-            expect_len("the list of labels", labels.len(), batch)?;
-            self.check_labels(labels)?;
             self.memory.write(self.offset(worker, self.program.offsets.intake), images)?;
             self.memory.write(self.offset(worker, self.program.offsets.labels), labels)?;
         }
+        self.take_in()
+    }
+
+    /// Checks that there is a batch for every worker, and that they fit the network.
+    pub(super) fn check_batches(&self, batches: &[(&[f32], &[u32])]) -> Result<(), Error> {
+        expect_len("the list of batches", batches.len(), self.workers)?;
+        let (batch, shape) = (self.program.batch, self.program.graph.input());
+        batches.iter().try_for_each(|(images, labels)| {
+            expect_len("the batch of images", images.len(), batch * shape.len())?;
+            expect_len("the list of labels", labels.len(), batch)?;
+            self.check_labels(labels)
+        })
+    }
+
+    /// Enqueues the conversion of the images that came from the host.
+    pub(super) fn take_in(&self) -> Result<(), Error> {
+        let (batch, shape) = (self.program.batch, self.program.graph.input());
         let [from, to] = [self.program.offsets.intake, self.program.values[0]].map(|o| self.memory.start + o);
         let wide = super::compile::pitch(shape.channels);
         let [n, channels, area, wide] = [batch, shape.channels, shape.area(), wide].map(|x| x as i32);
         let grid = Grid::row((batch * shape.area()).div_ceil(64));
         let arguments = arguments![from, to, n, channels, area, wide, self.program.slab];
-        self.pass(None).start(&self.main, "intake", grid, arguments)
+        self.pass(None).start(&self.main, "intake", grid, arguments)?;
+        self.mark_taken()
     }
 
     /// Checks that every label names a class.

@@ -25,6 +25,8 @@ pub(super) struct Gpu {
     pub(super) graph: Graph,
     pub(super) data: Data,
     pub(super) streams: Vec<Stream>,
+    /// The steps of the workers' batches that are copied to the GPU ahead.
+    pub(super) ahead: Option<Vec<u64>>,
     /// The recalibration batches, from the first evaluation on: the key of each one's augmentation, and its examples.
     pub(super) recalibration: Option<Vec<(Key, Vec<u32>)>>,
 }
@@ -107,16 +109,26 @@ impl Gpu {
             }
             return Ok(());
         }
+        let wanted: Vec<u64> = keys.iter().map(|key| key.place().1).collect();
+        if self.ahead.take() == Some(wanted) {
+            return Ok(self.set.load_ahead()?);
+        }
         let shown: Result<Vec<_>, Error> = streams.map(|(stream, step)| stream.host_batch(step)).collect();
         Ok(self.set.load_batches(&shown?)?)
     }
 
-    /// Finds the examples of as many steps again, while the GPU takes the `count` steps from these keys on.
+    /// Finds the examples of as many steps again, or copies the next batches from the host, while the GPU takes the `count` steps from
+    /// these keys on.
     fn look_ahead(&mut self, keys: &[Key], count: u64) {
+        let next: Vec<u64> = keys.iter().map(|key| key.place().1 + count).collect();
+        let streams = self.streams.iter_mut().zip(&next);
         if self.data.on_device {
-            let streams = self.streams.iter_mut().zip(keys);
-            streams.for_each(|(stream, key)| stream.look_ahead(key.place().1 + count, count));
+            return streams.for_each(|(stream, &step)| stream.look_ahead(step, count));
         }
+        let shown: Result<Vec<_>, Error> = streams.map(|(stream, &step)| stream.host_batch(step)).collect();
+        // An error is reported when the batches are asked for.
+        let copied = shown.and_then(|shown| Ok(self.set.copy_ahead(&shown)?));
+        self.ahead = copied.is_ok().then_some(next);
     }
 
     fn take_steps(&mut self, steps: &Steps<'_>) -> Result<Vec<StepsTaken>, Error> {
@@ -187,6 +199,7 @@ impl Gpu {
     pub(super) fn assign_shard(&mut self, worker: usize, shard: u32, of: u32) -> Result<(), Error> {
         let order = self.data.order.for_workers(of)?;
         self.streams[worker] = Stream::new(&self.data, &order, shard)?;
+        self.ahead = None;
         self.load_labels()
     }
 

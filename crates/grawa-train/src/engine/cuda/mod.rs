@@ -200,7 +200,7 @@ fn open_gpu(
     let streams =
         (workers.clone()).map(|worker| Stream::new(&data, order, shard(worker))).collect::<Result<_, _>>()?;
     let graph = graph.clone();
-    let mut gpu = Gpu { set, workers, first, graph, data, streams, recalibration: None };
+    let mut gpu = Gpu { set, workers, first, graph, data, streams, ahead: None, recalibration: None };
     gpu.load_labels()?;
     Ok(gpu)
 }
