@@ -174,7 +174,7 @@ pub fn fresh(method: &Method, layout: &Layout, starts: Vec<(Vec<f32>, Vec<f32>)>
     Ok(Snapshot { parts, memories, ..Snapshot::default() })
 }
 
-/// At most one snapshot is being written while the next one is made: there is a message in here when none is being written.
+/// How many snapshots may be unwritten is limited: there is a message in here for each that may be made now.
 #[derive(Debug)]
 pub struct Snapshots {
     written: Mutex<Receiver<()>>,
@@ -182,12 +182,13 @@ pub struct Snapshots {
 }
 
 impl Snapshots {
-    /// `written` receives a message at the start, and one for each snapshot that has been written. `best`: the best model is kept too.
+    /// `written` receives at the start a message for each snapshot that may be unwritten, and one for each that has been written. `best`:
+    /// the best model is kept too.
     pub fn new(written: Receiver<()>, best: bool) -> Self {
         Snapshots { written: Mutex::new(written), best }
     }
 
-    /// Waits until the snapshot before is written.
+    /// Waits until another snapshot may be made.
     fn wait(&self) {
         // There is no supervisor only when the run was given up.
         let _ = self.written.lock().unwrap_or_else(PoisonError::into_inner).recv();

@@ -12,7 +12,7 @@ use crate::event::{Event, Fault, Finished, Observer, Started};
 use crate::membership::Membership;
 use crate::milestones::{MilestoneSettings, Milestones, Position, cycle};
 use crate::process::{Clock, Common, Connections, Process};
-use crate::recipe::{Model, Pace};
+use crate::recipe::{Device, Model, Pace};
 use crate::snapshot::{Part, Snapshot, Snapshots, fresh};
 use crate::supervisor::Supervisor;
 use crate::worker_set::WorkerSet;
@@ -394,8 +394,12 @@ impl Launch {
         };
         let (notes, inbox) = channel();
         let (written, acknowledged) = channel();
-        // No snapshot is being written yet.
-        let _ = written.send(());
+        // No snapshot is being written yet. Copies on a GPU are cheap: there a second one may wait for the first, so that training does
+        // not wait for a disk that is slow for a moment.
+        let unwritten = if recipe.machine.device == Device::Cuda { 2 } else { 1 };
+        (0..unwritten).for_each(|_| {
+            let _ = written.send(());
+        });
         let common = Arc::new(Common {
             method: recipe.method_with_sam(),
             layout: self.layout.clone(),

@@ -201,6 +201,32 @@ fn pictures_in_files_are_fed_from_the_host() {
     resumes_exactly(&on_gpu("lgrawa:period=3", &settings), &data);
 }
 
+/// The error of a run whose pictures break after they were found: it names a file.
+fn error_of_broken_pictures(of: fn(&str, &[&str]) -> Recipe) -> String {
+    let place = TempDir::new().unwrap();
+    let (data, settings) = pictures(place.path());
+    for number in 0..20 {
+        std::fs::write(place.path().join(format!("train/noon/{number}.png")), "broken").unwrap();
+    }
+    let run = Run::new(of("lgrawa:period=3", &settings), &data).unwrap();
+    run.go(&mut []).unwrap_err().to_string()
+}
+
+#[test]
+fn broken_pictures_are_named() {
+    let error = error_of_broken_pictures(recipe);
+    assert!(error.contains("noon") && error.contains(".png"), "{error}");
+}
+
+/// Also if the batch was read ahead.
+#[test]
+#[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
+fn broken_pictures_are_named_on_a_gpu() {
+    needs::gpu();
+    let error = error_of_broken_pictures(on_gpu);
+    assert!(error.contains("noon") && error.contains(".png"), "{error}");
+}
+
 #[test]
 #[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
 fn a_run_on_a_gpu_that_was_stopped_and_resumed_leaves_the_same_files() {

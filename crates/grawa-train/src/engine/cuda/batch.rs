@@ -146,6 +146,11 @@ impl Stream {
         *next += 1;
         Ok((&batch.images, &batch.labels))
     }
+
+    /// Begins anew with the batch that is asked for next.
+    pub(super) fn forget_host_batches(&mut self) {
+        self.prefetch = None;
+    }
 }
 
 /// Loads batches that come from the host. Otherwise returns the examples to assign.

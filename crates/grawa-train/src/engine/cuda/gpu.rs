@@ -126,9 +126,12 @@ impl Gpu {
             return streams.for_each(|(stream, &step)| stream.look_ahead(step, count));
         }
         let shown: Result<Vec<_>, Error> = streams.map(|(stream, &step)| stream.host_batch(step)).collect();
-        // An error is reported when the batches are asked for.
         let copied = shown.and_then(|shown| Ok(self.set.copy_ahead(&shown)?));
         self.ahead = copied.is_ok().then_some(next);
+        if self.ahead.is_none() {
+            // The batches are read again when they are asked for, and the error is reported then.
+            self.streams.iter_mut().for_each(Stream::forget_host_batches);
+        }
     }
 
     fn take_steps(&mut self, steps: &Steps<'_>) -> Result<Vec<StepsTaken>, Error> {
