@@ -159,8 +159,8 @@ pub(crate) fn fuse(graph: &Graph) -> Vec<Step> {
     steps
 }
 
-/// Whether an input is the shortcut that a batch norm adds. Nothing that runs later reads the gradient of its output, so the buffer can
-/// hold the shortcut's from then on. A batch norm may leave its own reading to the convolution before it, the next step of the
+/// Whether an input is the shortcut that a batch norm adds. No later step reads the gradient of its output, so the buffer can hold the
+/// shortcut's from then on. (A GPU waits for steps that still read on its side stream.) A batch norm may leave its own reading to the convolution before it, the next step of the
 /// backward pass: that one reads each image before it writes it.
 fn takes_over(step: &Step, place: usize) -> bool {
     matches!(step.op, Op::BatchNorm { .. }) && place == 1

@@ -267,7 +267,8 @@ impl Autotuner<'_> {
             Direction::BackwardWeights => (layer.forward, x, partial),
         };
         let add = i32::from(direction == Direction::BackwardData && layer.adds);
-        // MOMENTS and FLOW in `conv.cu`. A kernel for wide layers only masks the gradient of a batch norm.
+        // MOMENTS and FLOW in `conv.cu`. A kernel for wide layers only masks the gradient of a batch norm. All are timed as if bits
+        // masked it, also where values do.
         let kind = match direction {
             _ if kernel.rows().is_none() => 0,
             Direction::Forward if layer.moments.is_some() => 1,

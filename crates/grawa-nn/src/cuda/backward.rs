@@ -25,9 +25,15 @@ impl Pass<'_> {
                 continue;
             }
             let padding = self.program.padding(index).map(|(pad, _)| pad.inputs.iter().zip(&pad.flows));
+            // A batch norm may mask the gradient that its shortcut takes over.
+            let is_norm = matches!(step.op, Op::BatchNorm { .. });
             for (&input, flow) in step.inputs.iter().zip(&step.flows).chain(padding.into_iter().flatten()) {
-                if let (true, Some(slot)) =
-                    (matches!(flow, Flow::Store | Flow::Add), self.program.slots[input])
+                let writes = match flow {
+                    Flow::Nowhere => false,
+                    Flow::Store | Flow::Add => true,
+                    Flow::Shared => is_norm,
+                };
+                if let (true, Some(slot)) = (writes, self.program.slots[input])
                     && let Some(reader) = readers[slot].take()
                 {
                     self.main.wait_for(&self.events[reader])?;

@@ -26,8 +26,8 @@ pub enum StateVector {
     },
 }
 
-/// The most copies at a time: of the evaluated model, and two of all workers.
-const MOST: usize = 3;
+/// The most copies at a time: two of all workers, and evaluated models before, between and after them.
+const MOST: usize = 5;
 /// Bytes that are fetched at a time.
 const AT_ONCE: usize = 8 << 20;
 

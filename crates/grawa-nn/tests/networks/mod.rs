@@ -36,6 +36,7 @@ pub(crate) fn all_networks() -> Vec<(&'static str, Graph)> {
         ("uneven", uneven().unwrap()),
         ("blocks", blocks().unwrap()),
         ("pooled", pooled().unwrap()),
+        ("taken over", taken_over().unwrap()),
         ("everything", everything(false)),
         ("plain operations", plain),
     ];
@@ -142,6 +143,25 @@ fn blocks() -> Result<Graph, Error> {
     }
     let y = net.global_average(x);
     let y = net.linear(y, "g", 4)?;
+    net.finish(y)
+}
+
+/// A plain sum shares its gradient with a convolution and with a sum behind a batch norm, whose shortcut takes it over and masks it: the
+/// weight gradient of the convolution must have read it by then.
+fn taken_over() -> Result<Graph, Error> {
+    let mut net = Builder::new("taken over", Shape::image(3, 12));
+    let x = net.input();
+    let a = net.conv(x, "a", Conv::same(24))?;
+    let a = net.batch_norm(a, "an")?;
+    let a = net.relu(a);
+    let z = net.conv(a, "b", Conv::same(24))?;
+    let z = net.batch_norm(z, "bn")?;
+    let z = net.add(z, a)?;
+    let z = net.relu(z);
+    let c = net.conv(x, "c", Conv::same(24).biased())?;
+    let y = net.add(z, c)?;
+    let y = net.global_average(y);
+    let y = net.linear(y, "d", 4)?;
     net.finish(y)
 }
 

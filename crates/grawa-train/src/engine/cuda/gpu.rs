@@ -119,19 +119,23 @@ impl Gpu {
 
     /// Finds the examples of as many steps again, or copies the next batches from the host, while the GPU takes the `count` steps from
     /// these keys on.
-    fn look_ahead(&mut self, keys: &[Key], count: u64) {
+    fn look_ahead(&mut self, keys: &[Key], count: u64) -> Result<(), Error> {
         let next: Vec<u64> = keys.iter().map(|key| key.place().1 + count).collect();
         let streams = self.streams.iter_mut().zip(&next);
         if self.data.on_device {
-            return streams.for_each(|(stream, &step)| stream.look_ahead(step, count));
+            streams.for_each(|(stream, &step)| stream.look_ahead(step, count));
+            return Ok(());
         }
         let shown: Result<Vec<_>, Error> = streams.map(|(stream, &step)| stream.host_batch(step)).collect();
-        let copied = shown.and_then(|shown| Ok(self.set.copy_ahead(&shown)?));
-        self.ahead = copied.is_ok().then_some(next);
-        if self.ahead.is_none() {
+        match shown {
+            Ok(shown) => {
+                self.set.copy_ahead(&shown)?;
+                self.ahead = Some(next);
+            }
             // The batches are read again when they are asked for, and the error is reported then.
-            self.streams.iter_mut().for_each(Stream::forget_host_batches);
+            Err(_) => self.streams.iter_mut().for_each(Stream::forget_host_batches),
         }
+        Ok(())
     }
 
     fn take_steps(&mut self, steps: &Steps<'_>) -> Result<Vec<StepsTaken>, Error> {
@@ -156,7 +160,7 @@ impl Gpu {
                 set.descend(steps.optimizer)?;
             }
         }
-        self.look_ahead(steps.keys, count as u64);
+        self.look_ahead(steps.keys, count as u64)?;
         // The GPU records whether a number was ever not finite; such a number stays.
         let taken = |((losses, lost), norms): ((_, bool), _)| StepsTaken { losses, finite: !lost, norms };
         Ok(self.set.losses(count)?.into_iter().zip(norms).map(taken).collect())
@@ -173,7 +177,7 @@ impl Gpu {
             set.recompute_gradients()?;
             set.restore()?;
         }
-        self.look_ahead(keys, 1);
+        self.look_ahead(keys, 1)?;
         Ok(self.set.losses(1)?.into_iter().filter_map(|(losses, _)| losses.first().copied()).collect())
     }
 
