@@ -6,7 +6,7 @@ mod networks;
 
 use grawa_core::{Key, Purpose, norm::norm};
 use grawa_nn::{Arena, Builder, Conv, Graph, Mode, Program, Scalar, Shape, Tape, Tensors, zoo};
-use networks::{all_networks, everything, plain_operations, small_networks};
+use networks::{all_networks, everything, plain_operations, small_networks, smooth};
 use std::path::Path;
 
 const BATCH: usize = 6;
@@ -253,7 +253,8 @@ fn random_network(seed: u64) -> Graph {
 fn compiled_programs_agree_with_the_plain_path() {
     let own_input = ("its own input", added_to_its_input());
     for (name, graph) in all_networks().into_iter().chain([own_input]) {
-        agrees_with_the_plain_path(name, &graph, BATCH);
+        // Values that keep every ReLU behind a batch norm away from its kink: on others f32 and f64 may disagree about single ReLUs.
+        agrees_with_the_plain_path(name, &graph, BATCH, smooth(&graph, 1), 1e-4);
     }
 }
 
@@ -263,12 +264,19 @@ fn compiled_random_networks_agree_with_the_plain_path() {
     for seed in 0..150 {
         // With 37 images a group for weight gradients has two.
         let batch = if seed % 10 == 9 { 37 } else { 1 + seed as usize % 4 };
-        agrees_with_the_plain_path(&format!("network {seed}"), &random_network(seed), batch);
+        let graph = random_network(seed);
+        agrees_with_the_plain_path(&format!("network {seed}"), &graph, batch, fill(&graph), 1e-2);
     }
 }
 
-fn agrees_with_the_plain_path(name: &str, graph: &Graph, batch: usize) {
-    let (parameters, statistics) = fill(graph);
+/// `values` are parameters and statistics, `most` is the largest relative error of the gradient.
+fn agrees_with_the_plain_path(
+    name: &str,
+    graph: &Graph,
+    batch: usize,
+    (parameters, statistics): (Vec<f32>, Vec<f32>),
+    most: f64,
+) {
     let wide = |x: &[f32]| x.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>();
     let images: Vec<f32> =
         filled(batch * graph.input().len(), 1000).into_iter().map(|u| (2.0 * u) as f32).collect();
@@ -294,7 +302,7 @@ fn agrees_with_the_plain_path(name: &str, graph: &Graph, batch: usize) {
             assert!((sum / loss - 1.0).abs() < 1e-5, "{name} {mode:?}: loss {sum} and {loss}");
             let narrow: Vec<f32> = gradient.iter().map(|&g| g as f32).collect();
             let off = error(&found, &narrow);
-            assert!(off < 1e-2, "{name} {mode:?}: gradient off by {off:.2e}");
+            assert!(off < most, "{name} {mode:?}: gradient off by {off:.2e}");
             let mut running = statistics.clone();
             program.track(arena, &mut running).unwrap();
             let off = if running.is_empty() {
