@@ -47,7 +47,7 @@ pub(crate) enum Reuse {
     /// Once its contents are consumed. The shortcut that a batch norm adds takes it over: its gradient is the same, once the
     /// ReLU's zeros are in it.
     Consumed,
-    /// Once its contents are consumed. The inputs of a plain sum share it: their gradients are equal to that of the sum.
+    /// The same, and the inputs of a plain sum share it: their gradients are equal to that of the sum.
     ConsumedOrEqual,
 }
 

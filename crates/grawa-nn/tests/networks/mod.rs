@@ -121,7 +121,7 @@ fn uneven() -> Result<Graph, Error> {
 
 /// Residual blocks with as many channels, with and without a convolution in the shortcut: the layers behind a sum mask its gradient.
 fn blocks() -> Result<Graph, Error> {
-    let mut net = Builder::new("blocks", Shape::image(3, 8));
+    let mut net = Builder::new("blocks", Shape::image(3, 10));
     let x = net.input();
     let x = net.conv(x, "a", Conv::same(64))?;
     let x = net.batch_norm(x, "an")?;
