@@ -8,7 +8,12 @@ each other before a round and before an all-reduce of the same number of floats,
 each, so that all find the parameters as far from the processor. Gloo does not encrypt: `--wire plain` compares like with like. `by hand`
 is an all-reduce with the copies from the parameters to a vector and back. Worker 0 prints medians over all periods but the first; ratios
 are medians of the ratios of neighbours in time, which other load hardly moves. The time of a round or an all-reduce is that of the slowest
-process, its processor time that of all threads of worker 0.
+process, its processor time that of all threads of worker 0. A round is a step of the optimizer that ends with one, less a step of the
+optimizer without; on the CPU that one is in the run, too, because what the run adds to every step is printed by itself.
+
+Loopback has no bandwidth of a network. As root, four workers with 1 Gbit/s each (all share one queue of four times that):
+
+    unshare --net sh -c 'ip link set lo mtu 1500 up; tc qdisc add dev lo root tbf rate 4gbit burst 256kb latency 100ms; grawa launch …'
 """
 
 import argparse
@@ -152,6 +157,8 @@ def main():
             reduce_seconds, reduce_work = timed(lambda: all_reduce(staged))
             steps(*bare, 1)
             hand_seconds, _ = timed(lambda: average_by_hand(list(bare[0].parameters())))
+            if not is_gpu:
+                update_seconds = statistics.median(updates)
             slowest = torch.tensor([round_seconds - update_seconds, reduce_seconds, hand_seconds], dtype=torch.float64)
             dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
             works.append((round_work - update_work, reduce_work))

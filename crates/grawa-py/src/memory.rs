@@ -10,12 +10,18 @@ pub(crate) struct Numbers {
 
 impl Numbers {
     pub(crate) fn read(self) -> Vec<f32> {
-        if self.len == 0 {
-            return Vec::new();
+        self.read_into(Vec::new())
+    }
+
+    /// The numbers in the memory of this vector, whose own are dropped.
+    pub(crate) fn read_into(self, mut to: Vec<f32>) -> Vec<f32> {
+        to.clear();
+        if self.len > 0 {
+            // SAFETY: the Python side passes the address of a contiguous array of so many aligned 32-bit floats, keeps the array alive
+            // while it calls, and holds Python's lock, so that no other Python code writes to it.
+            to.extend_from_slice(unsafe { std::slice::from_raw_parts(self.address as *const f32, self.len) });
         }
-        // SAFETY: the Python side passes the address of a contiguous array of so many aligned 32-bit floats, keeps the array alive while
-        // it calls, and holds Python's lock, so that no other Python code writes to it.
-        unsafe { std::slice::from_raw_parts(self.address as *const f32, self.len) }.to_vec()
+        to
     }
 
     pub(crate) fn write(self, from: &[f32]) {

@@ -22,6 +22,8 @@ static LAUNCHER: OnceLock<Stop> = OnceLock::new();
 pub(crate) struct Session {
     /// `None` once it has ended.
     inner: Mutex<Option<grawa_session::Session>>,
+    /// The memory of the last round: fresh memory would cost a page fault for every 4 KB.
+    spare: Mutex<Vec<f32>>,
     settings: Settings,
     is_alone: bool,
     process: u32,
@@ -104,7 +106,8 @@ pub(crate) fn join(
     let (joined, _) = attend(py, false, work)?;
     let (session, settings, held, is_alone) = joined.map_err(|error| failed(&error))?;
     numbers.write(&held);
-    Ok(Session { inner: Mutex::new(Some(session)), settings, is_alone, process: std::process::id() })
+    let (inner, spare) = (Mutex::new(Some(session)), Mutex::default());
+    Ok(Session { inner, spare, settings, is_alone, process: std::process::id() })
 }
 
 /// How a round went: the round and the other events as JSON, whether the parameters were replaced, whether there is no connection.
@@ -209,12 +212,14 @@ impl Session {
     fn round(&self, py: Python<'_>, scores: Vec<f64>, address: usize) -> PyResult<Held> {
         self.hear_launcher()?;
         let numbers = Numbers { address, len: self.settings.layout.len() };
-        let mut parameters = numbers.read();
+        let spare = || self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut parameters = numbers.read_into(std::mem::take(&mut *spare()));
         let ((result, parameters), signal) = self.with(py, move |session| {
             let result = session.round_owned(&scores, &mut parameters);
             result.map(|result| (result, parameters))
         })?;
         numbers.write(&parameters);
+        *spare() = parameters;
         signal.map_or(Ok(()), Err)?;
         let RoundResult { round, was_replaced, is_alone, events } = result;
         let text = |event: &Event| serde_json::to_string(event).map_err(wrong);
