@@ -53,7 +53,7 @@ fn crowd(problem: &Problem, scenario: Scenario, workers: usize, trial: u64) -> R
     let Some(eigenvalues) = problem.eigenvalues() else {
         return walk(problem, &mean, steps, workers, trial);
     };
-    let noise = problem.noise.constant / problem.dim() as f64;
+    let noise = problem.variance / problem.dim() as f64;
     let law = mean.iter().zip(eigenvalues).map(|(x, l)| {
         let (rate, keep) = (rate(problem), (1.0 - rate(problem) * l).powi(steps));
         (x * keep, (rate * noise * (1.0 - keep * keep) / (l * (2.0 - rate * l))).sqrt())
@@ -93,7 +93,7 @@ fn far(problem: &Problem, trial: u64) -> (Vec<f64>, i32) {
     let direction: Vec<f64> = (0..problem.dim()).map(|_| draws.normal()).collect();
     let at =
         |far: f64| problem.minimiser.iter().zip(&direction).map(|(x, d)| x + far * d).collect::<Vec<f64>>();
-    let target = 1000.0 * rate(problem) * problem.noise.constant / 4.0;
+    let target = 1000.0 * rate(problem) * problem.variance / 4.0;
     let (mut low, mut high) = (0.0, 1.0);
     while problem.excess(&at(high)) < target {
         high *= 2.0;
@@ -313,7 +313,7 @@ mod tests {
     fn far_is_far_and_a_tenth_is_left() {
         for problem in [Problem::quadratic(20, 100.0).unwrap(), Problem::logistic(1, 5, 40, 0.1).unwrap()] {
             let (start, steps) = far(&problem, 0);
-            let target = 250.0 * rate(&problem) * problem.noise.constant;
+            let target = 250.0 * rate(&problem) * problem.variance;
             assert!((problem.excess(&start) / target - 1.0).abs() < 1e-6 && steps > 0);
         }
     }
