@@ -202,7 +202,8 @@ impl Plan {
              experiment = {:?}\n",
             self.experiment.name
         );
-        if self.experiment.has_scales() {
+        // A comparison has no studies of its own.
+        if self.experiment.studies.iter().any(|studies| !studies.is_empty()) {
             text += &format!("scale = {:?}\n", self.scale.as_str());
         }
         if self.experiment.search {

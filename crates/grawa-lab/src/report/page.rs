@@ -258,9 +258,9 @@ fn curve(points: &[Point]) -> Value {
     let column =
         |value: fn(&Point) -> Option<f64>| points.iter().map(|it| number(value(it))).collect::<Value>();
     json!({
-        "steps": column(|it| Some(it.0.steps)),
+        "steps": column(|it| Some(it.0.steps as f64)),
         "epochs": column(|it| Some(it.0.epochs)),
-        "seconds": column(|it| Some(it.0.seconds)),
+        "seconds": column(|it| Some(it.0.elapsed)),
         "y": column(|it| it.1),
     })
 }
