@@ -155,6 +155,8 @@ impl Tally {
 /// For every number of workers and weighting.
 type Tallies = [[Tally; WEIGHTINGS.len()]; WORKERS.len()];
 
+type Found<'a> = (Scenario, &'a Problem, Tallies);
+
 fn tally(problem: &Problem, scenario: Scenario, trials: u64) -> Result<Tallies, Error> {
     let mut tallies = Tallies::default();
     for trial in 0..trials {
@@ -179,10 +181,8 @@ pub(super) fn run(scale: Scale) -> Result<Output, crate::Error> {
     let jobs: Vec<_> =
         Scenario::ALL.into_iter().flat_map(|scenario| problems.iter().map(move |p| (scenario, p))).collect();
     let trials = scale.pick(20, 1000);
-    let one = |&(scenario, problem): &(Scenario, &Problem)| tally(problem, scenario, trials);
-    let tallies: Vec<Tallies> = jobs.par_iter().map(one).collect::<Result<_, _>>()?;
-    let found: Vec<_> =
-        jobs.iter().zip(&tallies).map(|(&(scenario, problem), t)| (scenario, problem, t)).collect();
+    let one = |(scenario, problem)| Ok((scenario, problem, tally(problem, scenario, trials)?));
+    let found: Vec<Found<'_>> = jobs.into_par_iter().map(one).collect::<Result<_, Error>>()?;
 
     let counts = WORKERS.map(|workers| format!("M = {workers}"));
     let header: Vec<&str> =
@@ -190,7 +190,7 @@ pub(super) fn run(scale: Scale) -> Result<Output, crate::Error> {
     let of = |which: usize, name, title: &str| {
         let explanation =
             format!("Share of {trials} random crowds of workers in which it held, with its 95 % interval.");
-        let row = |(scenario, problem, tallies): &(Scenario, &Problem, &Tallies)| {
+        let row = |(scenario, problem, tallies): &Found<'_>| {
             let labels = [Cell::from(scenario.name()), problem.name.as_str().into()];
             labels.into_iter().chain(tallies.map(|tallies| tallies[which].best.into())).collect()
         };
@@ -226,7 +226,7 @@ pub(super) fn run(scale: Scale) -> Result<Output, crate::Error> {
 }
 
 /// The weaker statements, all problems of a scenario together.
-fn weaker(found: &[(Scenario, &Problem, &Tallies)]) -> TableOutput {
+fn weaker(found: &[Found<'_>]) -> TableOutput {
     let mut rows = Vec::new();
     for scenario in Scenario::ALL {
         for (index, workers) in WORKERS.into_iter().enumerate() {
