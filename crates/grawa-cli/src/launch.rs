@@ -2,7 +2,7 @@
 
 use crate::address::check_free;
 use crate::coordinate::{follow, observers, prepare, resume};
-use crate::doctor::first_gpu;
+use crate::doctor::{cores, first_gpu};
 use crate::dry_run::{Place, warn_of_memory};
 use crate::failure::Failure;
 use crate::output::print;
@@ -146,10 +146,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let observers = observers(&run, &arguments.page, quiet)?;
     let stop = Arc::new(AtomicBool::new(false));
     train::listen_for_stop(&stop)?;
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let processes = (run.workers() / each).max(1);
     let threads = planned.as_ref().and_then(|recipe| recipe.machine.threads);
-    let threads = threads.unwrap_or((cores as u32 / processes).max(1));
+    let threads = threads.unwrap_or((cores() as u32 / processes).max(1));
     let io = |error: std::io::Error| Failure::Machine(error.to_string());
     let (mut workers, mut logs, mut asked) = (Workers::new(arguments.restarts), Vec::new(), None);
     for number in 0..processes {
