@@ -91,23 +91,18 @@ impl RunSummary {
         }
         let lowest = errors.iter().filter_map(|it| it.1).reduce(f64::min);
         let found = errors.last().and_then(|it| it.1).zip(lowest);
-        let mut metrics = BTreeMap::new();
         // Single losses of training are noise.
-        for (name, points) in [
+        let metrics = [
             (format!("{on} error on {data}, %"), pick(&errors, POINTS)),
             (format!("{on} loss on {data}"), pick(&losses, POINTS)),
             (format!("training loss on {data}"), average(&training, POINTS)),
             (super::page::RATE.to_owned(), pick(&rates, POINTS)),
-        ] {
-            if !points.is_empty() {
-                metrics.insert(name, points);
-            }
-        }
+        ];
         RunSummary {
             name,
             weights: Weights::of(events, budget),
             recipe,
-            metrics,
+            metrics: metrics.into_iter().filter(|(_, points)| !points.is_empty()).collect(),
             times: mean_times(times.into_iter()),
             errors: found,
             totals: (last.steps, rounds, bytes, last.elapsed),
