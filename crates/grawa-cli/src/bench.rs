@@ -1,5 +1,6 @@
 //! `grawa bench`: how fast this machine trains.
 
+use crate::doctor::{cores, reported_bytes};
 use crate::failure::Failure;
 use crate::output::print;
 use clap::{Args, Subcommand};
@@ -118,8 +119,7 @@ fn step(arguments: &StepArguments) -> Result<(), Failure> {
     let graph = entry.build(entry.input, entry.classes)?;
     let (workers, batch) = (arguments.workers as usize, arguments.batch as usize);
     let program = Program::compile(&graph, batch)?;
-    let all = || std::thread::available_parallelism().map_or(1, usize::from);
-    let cores = arguments.threads.map_or_else(all, |threads| threads as usize);
+    let cores = arguments.threads.map_or_else(cores, |threads| threads as usize);
     let slots = workers.min(cores);
     let (images, labels) = random_batch(&graph, batch);
     let barrier = Barrier::new(slots);
@@ -155,6 +155,7 @@ fn step(arguments: &StepArguments) -> Result<(), Failure> {
     let rate: f64 = found.iter().map(|slot| (slot.steps * batch) as f64 / slot.spent.as_secs_f64()).sum();
     let flops = rate * 3.0 * graph.flops() as f64;
     let own = 4 * (3 * graph.parameters().len() + graph.statistics().len());
+    let peak = reported_bytes("/proc/self/status", "VmHWM:");
     let megabytes = |bytes: u64| format!("{:.1}", bytes as f64 / 1e6);
     let table = Table::of_one_row([
         ("network", arguments.model.clone()),
@@ -167,7 +168,7 @@ fn step(arguments: &StepArguments) -> Result<(), Failure> {
         ("MB a worker", megabytes(own as u64)),
         ("MB an arena", megabytes(found.first().map_or(0, |slot| slot.arena) as u64)),
         ("arenas", slots.to_string()),
-        ("MB at peak", peak_memory().map_or("unknown".into(), megabytes)),
+        ("MB at peak", peak.map_or("unknown".into(), megabytes)),
     ]);
     print(&table.text());
     if arguments.profile {
@@ -219,11 +220,4 @@ fn profile(program: &Program, slots: &[Slot]) -> Table {
     let total = std::array::from_fn(|part| rows.iter().map(|row| row.2[part]).sum());
     push("a step", "", total);
     table
-}
-
-/// The peak memory of this process, where the system reports it.
-fn peak_memory() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    Some(line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()? * 1024)
 }

@@ -1,6 +1,7 @@
 //! `grawa bench product`: how fast this machine multiplies the Hessian of a loss with vectors.
 
 use crate::bench::{random_batch, seconds};
+use crate::doctor::cores;
 use crate::failure::Failure;
 use crate::output::print;
 use clap::Args;
@@ -47,9 +48,8 @@ pub(crate) fn run(arguments: &ProductArguments) -> Result<(), Failure> {
     let state = State::initial(&graph, 1);
     let (images, labels) = random_batch(&graph, arguments.examples);
     let examples = Examples::new(images, labels, arguments.batch as usize)?;
-    let all = || std::thread::available_parallelism().map_or(1, usize::from);
     let engine = match arguments.device {
-        Device::Cpu => Engine::Cpu { threads: arguments.threads.map_or_else(all, |count| count as usize) },
+        Device::Cpu => Engine::Cpu { threads: arguments.threads.map_or_else(cores, |count| count as usize) },
         Device::Cuda => Engine::Cuda,
     };
     let begin = Instant::now();

@@ -12,7 +12,7 @@ use grawa_train::coordinate::{Connect, Control, CoordinatedRun, Outcome, Written
 use grawa_train::observe::Screen;
 use grawa_train::recipe::Facts;
 use grawa_train::{Event, Finished, Observer, Reason, Recipe, folder, objection};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -83,46 +83,34 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
             "every process that joins says how many workers it has: `grawa join HOST:PORT --workers N`",
         ));
     }
-    let (quiet, about) = (arguments.train.quiet, train::about());
-    let patience = Duration::from_secs(arguments.patience);
+    let (quiet, patience) = (arguments.train.quiet, Duration::from_secs(arguments.patience));
     let mut connect =
         Connect { listen: arguments.listen.clone(), wire: arguments.security.wire()?, patience };
     let (mut is_for_sessions, mut planned) = (false, None);
     let run = match &arguments.train.resume {
-        Some(folder) => match CoordinatedRun::resume(folder, &connect, &about)? {
+        Some(folder) => match resume(folder, &connect)? {
             Some(run) => run,
-            None => {
-                print(&format!("the run in {} is finished: nothing to do", folder.display()));
-                return Ok(true);
-            }
+            None => return Ok(true),
         },
         None => {
             let listen = connect.listen.get_or_insert_with(|| LISTEN.into()).clone();
             let check = |recipe: Option<&Recipe>| {
-                // The data is on the workers' machines: what is known of it here must fit.
-                if let Some((facts, recipe)) =
-                    recipe.and_then(|recipe| Facts::published(recipe).zip(Some(recipe)))
-                {
-                    facts.network(recipe)?;
-                }
-                if let Some(recipe) = recipe.filter(|_| !quiet) {
-                    train::warn_of(recipe, Facts::published(recipe).map(|facts| facts.examples), None);
+                if let Some(recipe) = recipe {
+                    // The data is on the workers' machines: what is known of it here must fit.
+                    let facts = Facts::published(recipe);
+                    facts.map(|facts| facts.network(recipe)).transpose()?;
+                    if !quiet {
+                        train::warn_of(recipe, facts.map(|facts| facts.examples), None);
+                    }
                 }
                 check_free(&listen)?;
                 arguments.page.address(quiet).map_or(Ok(()), check_free)
             };
-            match prepare(&arguments.train, true, Place::Elsewhere, check)? {
-                None => return Ok(true),
-                Some(Task::Recipe(recipe, folder)) => {
-                    let run = CoordinatedRun::begin(&recipe, &folder, &connect, &about)?;
-                    planned = Some(recipe);
-                    run
-                }
-                Some(Task::Sessions(workers, folder)) => {
-                    is_for_sessions = true;
-                    CoordinatedRun::begin_for_sessions(workers, &folder, &connect, &about)?
-                }
-            }
+            let task = prepare(&arguments.train, true, Place::Elsewhere, check)?;
+            let Some(task) = task else { return Ok(true) };
+            let run = task.begin(&connect)?;
+            (is_for_sessions, planned) = (task.recipe.is_none(), task.recipe);
+            run
         }
     };
     let (address, folder) = (run.address(), run.folder().display().to_string());
@@ -234,12 +222,31 @@ pub(crate) fn follow(
     Ok(outcome)
 }
 
+/// The run in a folder, to be continued; nothing if it is finished, which is then printed.
+pub(crate) fn resume(folder: &Path, connect: &Connect) -> Result<Option<CoordinatedRun>, Failure> {
+    let run = CoordinatedRun::resume(folder, connect, &train::about())?;
+    if run.is_none() {
+        print(&format!("the run in {} is finished: nothing to do", folder.display()));
+    }
+    Ok(run)
+}
+
 /// A run that is to begin, and its folder.
-pub(crate) enum Task {
-    /// Of a recipe.
-    Recipe(Box<Recipe>, PathBuf),
-    /// Of this number of workers: programs with a session, which define it.
-    Sessions(u32, PathBuf),
+pub(crate) struct Task {
+    /// None where the workers are programs with a session, which define the run.
+    pub(crate) recipe: Option<Recipe>,
+    workers: u32,
+    pub(crate) folder: PathBuf,
+}
+
+impl Task {
+    pub(crate) fn begin(&self, connect: &Connect) -> Result<CoordinatedRun, Failure> {
+        let (folder, about) = (&self.folder, train::about());
+        Ok(match &self.recipe {
+            Some(recipe) => CoordinatedRun::begin(recipe, folder, connect, &about),
+            None => CoordinatedRun::begin_for_sessions(self.workers, folder, connect, &about),
+        }?)
+    }
 }
 
 /// A new run, which must pass a check; nothing if only a plan was asked for. Without a recipe and its options, except the number of
@@ -251,14 +258,14 @@ pub(crate) fn prepare(
     check: impl FnOnce(Option<&Recipe>) -> Result<(), Failure>,
 ) -> Result<Option<Task>, Failure> {
     let (recipe, has_only_workers) = train::recipe(arguments)?;
+    let count = recipe.train.workers;
     if may_be_sessions && has_only_workers {
         if arguments.dry_run {
             return Err(Failure::Usage("there is no plan to show: the program defines the run"));
         }
         check(None)?;
-        let workers = recipe.train.workers;
-        let place = train::claim(arguments, "session", |path| folder::create_for_sessions(path, workers))?;
-        return Ok(Some(Task::Sessions(workers, place)));
+        let folder = train::claim(arguments, "session", |path| folder::create_for_sessions(path, count))?;
+        return Ok(Some(Task { recipe: None, workers: count, folder }));
     }
     if let Some(why) = objection(&recipe) {
         return Err(grawa_train::Error::from(grawa_train::SessionError::NotElastic { why }).into());
@@ -267,8 +274,8 @@ pub(crate) fn prepare(
         return dry_run(&recipe, workers).map(|()| None);
     }
     check(Some(&recipe))?;
-    let place = train::claim_for(arguments, &recipe)?;
-    Ok(Some(Task::Recipe(Box::new(recipe), place)))
+    let folder = train::claim_for(arguments, &recipe)?;
+    Ok(Some(Task { recipe: Some(recipe), workers: count, folder }))
 }
 
 #[cfg(test)]

@@ -31,8 +31,7 @@ pub(crate) fn first_gpu() -> Result<std::convert::Infallible, Error> {
 pub(crate) struct Arguments {}
 
 pub(crate) fn run(_: &Arguments) -> Result<(), Failure> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    print(&format!("CPU: {cores} cores, {}", simd()));
+    print(&format!("CPU: {} cores, {}", cores(), simd()));
     print(&format!("MPI: {}", mpi(cfg!(feature = "mpi"), is_in_path("mpirun"))));
     #[cfg(feature = "group")]
     {
@@ -41,6 +40,18 @@ pub(crate) fn run(_: &Arguments) -> Result<(), Failure> {
     }
     print_gpus();
     Ok(())
+}
+
+/// The cores of this machine.
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// An amount of memory in a file of Linux, where there is one.
+pub(crate) fn reported_bytes(file: &str, name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(file).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
 }
 
 /// The port of `grawa coordinate`.

@@ -1,12 +1,14 @@
 //! `--dry-run`: the plan of a run, all checks of a start, and a second of training.
 
+use crate::doctor::{cores, reported_bytes};
 use crate::failure::Failure;
 use crate::output::{print, warn};
 use crate::train::{load, warn_of};
 use grawa_core::Amount;
 use grawa_data::Dataset;
+use grawa_lab::EventObserver;
 use grawa_train::recipe::{BatchNorm, Device, Facts, Forecast, Recipe};
-use grawa_train::{Event, Observer, Run};
+use grawa_train::{Event, Run};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -72,10 +74,6 @@ fn print_plan(recipe: &Recipe, facts: &Facts) -> Result<(), Failure> {
     Ok(())
 }
 
-fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
-}
-
 /// Where all workers are in one process.
 pub(crate) const ALL: u32 = u32::MAX;
 
@@ -90,7 +88,8 @@ fn memory(recipe: &Recipe, facts: &Facts, each: u32, cores: usize) -> Result<u64
 
 /// Prints that the memory of this machine may not do for a run with at most `each` workers in a process.
 pub(crate) fn warn_of_memory(recipe: &Recipe, facts: &Facts, each: u32) -> Result<(), Failure> {
-    let Some(free) = free_memory().filter(|_| recipe.machine.device == Device::Cpu) else { return Ok(()) };
+    let free = reported_bytes("/proc/meminfo", "MemAvailable:");
+    let Some(free) = free.filter(|_| recipe.machine.device == Device::Cpu) else { return Ok(()) };
     let needed = memory(recipe, facts, each, cores())?;
     if needed > free {
         let (needed, free) = (needed as f64 / 1e9, free as f64 / 1e9);
@@ -103,42 +102,25 @@ pub(crate) fn warn_of_memory(recipe: &Recipe, facts: &Facts, each: u32) -> Resul
     Ok(())
 }
 
-/// Memory that is free on this machine, where it can be known.
-fn free_memory() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kilobytes| 1024 * kilobytes)
-}
-
 /// Seconds of a step of every worker, rounds included: a run of about a second, of which nothing is kept.
 fn measure(run: Run) -> Result<f64, Failure> {
-    let (stop, started) = (Arc::new(AtomicBool::new(false)), Arc::default());
+    let (stop, started) = (Arc::new(AtomicBool::new(false)), Arc::new(OnceLock::new()));
     let workers = f64::from(run.recipe().train.workers.max(1));
-    let timer = Timer { stop: Arc::clone(&stop), started: Arc::clone(&started) };
+    let (asked, start) = (Arc::clone(&stop), Arc::clone(&started));
+    let timer = EventObserver(move |event: &Event| {
+        if matches!(event, Event::Started(_)) && start.set(Instant::now()).is_ok() {
+            let asked = Arc::clone(&asked);
+            std::thread::spawn(move || {
+                std::thread::sleep(MEASURED);
+                asked.store(true, Ordering::Relaxed);
+            });
+        }
+    });
     let end = run.stop_by(stop).go(&mut [Box::new(timer)])?;
     let seconds = started.get().map_or(MEASURED, Instant::elapsed).as_secs_f64();
     // Stopped in its first step, a worker has done about one.
     let steps = end.workers.iter().map(|share| share.steps).sum::<u64>() as f64 / workers;
     Ok(seconds / steps.max(1.0))
-}
-
-/// Stops a run a while after its start.
-struct Timer {
-    stop: Arc<AtomicBool>,
-    started: Arc<OnceLock<Instant>>,
-}
-
-impl Observer for Timer {
-    fn event(&mut self, event: &Event) -> Result<(), grawa_train::Error> {
-        if matches!(event, Event::Started(_)) && self.started.set(Instant::now()).is_ok() {
-            let stop = Arc::clone(&self.stop);
-            std::thread::spawn(move || {
-                std::thread::sleep(MEASURED);
-                stop.store(true, Ordering::Relaxed);
-            });
-        }
-        Ok(())
-    }
 }
 
 /// How long the run will take, in words. An image that is evaluated takes a third of one that is trained on.

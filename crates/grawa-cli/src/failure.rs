@@ -39,10 +39,6 @@ pub(crate) enum Failure {
     /// Options that do not fit the command.
     #[error("{0}")]
     Usage(&'static str),
-    /// An error on another rank of the job, and its exit code.
-    #[error("{0}")]
-    #[cfg_attr(not(feature = "mpi"), allow(dead_code))]
-    Rank(String, u8),
     /// An error that the first rank of the job has printed, and its exit code.
     #[error("the first rank has printed the error")]
     #[cfg_attr(not(feature = "mpi"), allow(dead_code))]
@@ -76,7 +72,7 @@ impl Failure {
             Failure::Flat(error) => error.is_usage(),
             Failure::Core(_) | Failure::Recipe(_) | Failure::Usage(_) => true,
             Failure::Machine(_) => false,
-            Failure::Rank(_, code) | Failure::Reported(code) => return *code,
+            Failure::Reported(code) => return *code,
         };
         if is_usage { 2 } else { 1 }
     }

@@ -10,7 +10,7 @@ use clap::Args;
 use grawa_comm::group::{Contact, Joiner, variables};
 use grawa_train::recipe::Overrides;
 use grawa_train::{Checkpoint, Error, Reason, Recipe, SessionError, Stop, join, make_room};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::process::Command;
@@ -102,14 +102,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         .options(&[("data.dir", &arguments.dir, "--dir"), ("machine.device", &arguments.device, "--device")])?
         .options(&[("machine.threads", &arguments.threads, "--threads")])?;
     let recipe = Recipe::resolve(&overrides)?;
-    let _hold = match &arguments.out {
-        Some(out) => {
-            let (hold, damaged) = make_room(out, &recipe, joiner.run())?;
-            warn_of_skipped(&damaged);
-            Some(hold)
-        }
-        None => None,
-    };
+    // The folder is held until the end.
+    let room = arguments.out.as_deref().map(|out| make_room(out, &recipe, joiner.run())).transpose()?;
+    room.iter().for_each(|(_hold, damaged)| warn_of_skipped(damaged));
     let data = crate::train::load(&recipe)?;
     print(&match joiner.workers {
         1 => format!("taking part as worker {}", joiner.worker),
@@ -167,11 +162,6 @@ fn attend(command: Command, restarts: u32) -> Result<bool, Failure> {
             None => std::thread::sleep(Duration::from_millis(50)),
         }
     }
-}
-
-/// The failure of a program that could not be started.
-pub(crate) fn cannot_start(program: &OsStr, error: &std::io::Error) -> Failure {
-    Failure::Machine(format!("cannot start {}: {error}", program.display()))
 }
 
 /// Leaves at the first Ctrl-C or SIGTERM. A signal to all processes of a launch is followed by its request that all stop, which comes

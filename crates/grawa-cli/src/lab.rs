@@ -132,7 +132,6 @@ pub(crate) fn variants(methods: &[String]) -> Result<Vec<Variant>, Failure> {
 /// The cells that are known, and what all of them cost.
 pub(crate) fn dry_run(plan: &Plan) -> Result<(), Failure> {
     let cells = plan.cells(&lab::Found::new())?;
-    let unnamed = plan.unnamed(&cells);
     let mut table =
         Table::new(["cell", "data", "network", "seed", "method", "setting", "budget", "operations"]);
     for cell in &cells {
@@ -148,16 +147,12 @@ pub(crate) fn dry_run(plan: &Plan) -> Result<(), Failure> {
         ]);
     }
     print(table.text().trim_end());
-    let (work, unknown) = plan.cost(&cells);
-    print(&format!(
-        "\n{} cells{}: {work:.1e} multiplications and additions of training.",
-        cells.len(),
-        if unnamed > 0 {
-            format!(", and {unnamed} more when settings have been chosen")
-        } else {
-            String::new()
-        }
-    ));
+    let ((work, unknown), count) = (plan.cost(&cells), cells.len());
+    let more = match plan.unnamed(&cells) {
+        0 => String::new(),
+        unnamed => format!(", and {unnamed} more when settings have been chosen"),
+    };
+    print(&format!("\n{count} cells{more}: {work:.1e} multiplications and additions of training."));
     plan.notes().into_iter().for_each(print);
     if unknown > 0 {
         print(&format!(

@@ -1,8 +1,8 @@
 //! `grawa launch`: a run of several processes on this machine.
 
 use crate::address::check_free;
-use crate::coordinate::{Task, follow, observers, prepare};
-use crate::doctor::first_gpu;
+use crate::coordinate::{follow, observers, prepare, resume};
+use crate::doctor::{cores, first_gpu};
 use crate::dry_run::{Place, warn_of_memory};
 use crate::failure::Failure;
 use crate::output::print;
@@ -11,7 +11,7 @@ use crate::train;
 use crate::workers::{Tail, Workers};
 use clap::Args;
 use grawa_comm::group::{Security, new_key, variables};
-use grawa_train::coordinate::{Connect, Control, CoordinatedRun};
+use grawa_train::coordinate::{Connect, Control};
 use grawa_train::recipe::{Device, Facts};
 use grawa_train::{Checkpoint, Reason, Recipe};
 use std::cell::Cell;
@@ -124,46 +124,31 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         let wire = key.as_ref().map_or(Ok(Security::Plain), |key| Security::with_key(&key.0))?;
         Ok::<_, Failure>((key, Connect { listen: Some("127.0.0.1:0".into()), wire, patience: PATIENCE }))
     };
-    let about = train::about();
     let mut planned = None;
-    let (run, key, place, threads) = match &arguments.train.resume {
+    let (run, key, place) = match &arguments.train.resume {
         Some(place) if !is_own && !place.is_dir() => {
             return Err(grawa_train::Error::NoFolder { path: place.clone() }.into());
         }
         Some(place) if !is_own => {
             let (key, connect) = connect(place)?;
-            let Some(run) = CoordinatedRun::resume(place, &connect, &about)? else {
-                print(&format!("the run in {} is finished: nothing to do", place.display()));
-                return Ok(true);
-            };
-            (run, key, place.clone(), None)
+            let Some(run) = resume(place, &connect)? else { return Ok(true) };
+            (run, key, place.clone())
         }
-        _ => match prepare(
-            &arguments.train,
-            !is_own,
-            if is_own { Place::Here(each) } else { Place::Elsewhere },
-            check,
-        )? {
-            None => return Ok(true),
-            Some(Task::Recipe(recipe, place)) => {
-                let (key, connect) = connect(&place)?;
-                let run = CoordinatedRun::begin(&recipe, &place, &connect, &about)?;
-                let threads = recipe.machine.threads;
-                planned = Some(recipe);
-                (run, key, place, threads)
-            }
-            Some(Task::Sessions(workers, place)) => {
-                let (key, connect) = connect(&place)?;
-                (CoordinatedRun::begin_for_sessions(workers, &place, &connect, &about)?, key, place, None)
-            }
-        },
+        _ => {
+            let workers = if is_own { Place::Here(each) } else { Place::Elsewhere };
+            let Some(task) = prepare(&arguments.train, !is_own, workers, check)? else { return Ok(true) };
+            let (key, connect) = connect(&task.folder)?;
+            let run = task.begin(&connect)?;
+            planned = task.recipe;
+            (run, key, task.folder)
+        }
     };
     let observers = observers(&run, &arguments.page, quiet)?;
     let stop = Arc::new(AtomicBool::new(false));
     train::listen_for_stop(&stop)?;
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let processes = (run.workers() / each).max(1);
-    let threads = threads.unwrap_or((cores as u32 / processes).max(1));
+    let threads = planned.as_ref().and_then(|recipe| recipe.machine.threads);
+    let threads = threads.unwrap_or((cores() as u32 / processes).max(1));
     let io = |error: std::io::Error| Failure::Machine(error.to_string());
     let (mut workers, mut logs, mut asked) = (Workers::new(arguments.restarts), Vec::new(), None);
     for number in 0..processes {
@@ -232,9 +217,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     if let Some(failure) = failed {
         return Err(failure);
     }
-    let diverged = end.as_ref().is_some_and(|end| end.diverged);
-    let rounds = end.as_ref().map(|end| end.at.rounds);
-    let end = end.map(|end| end.reason);
     let (ended, has_begun) = (workers.ended(), has_begun());
     workers.let_end();
     if end.is_some() {
@@ -259,16 +241,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         true => format!("resume from the last checkpoint with: grawa train --resume {place}"),
         false => "there is no checkpoint to resume from".into(),
     };
-    match (end, ended) {
-        (Some(Reason::Spent), _) if diverged => {
+    let spent = end.filter(|end| end.reason == Reason::Spent);
+    match (&spent, ended) {
+        (Some(end), _) if end.diverged => {
             print(&format!("diverged: no worker's parameters are finite; its files stay in {place}"));
         }
         // `grawa eval` knows only our own networks.
-        (Some(Reason::Spent), _) if !arguments.command.is_empty() => print(&format!("done; see {place}")),
-        (Some(Reason::Spent), _) if is_kept => {
+        (Some(_), _) if !is_own => print(&format!("done; see {place}")),
+        (Some(_), _) if is_kept => {
             print(&format!("done; see {place}\nevaluate it with: grawa eval {place}"));
         }
-        (Some(Reason::Spent), _) => {
+        (Some(_), _) => {
             let why = format!("the run is over, but nobody has kept the model; see {place}/worker-*.log");
             return Err(Failure::Machine(why));
         }
@@ -283,8 +266,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
             return Err(Failure::Machine(why));
         }
     }
-    if let Some(recipe) = planned.filter(|_| end == Some(Reason::Spent)) {
-        train::warn_of(&recipe, examples.get(), rounds);
+    if let Some((recipe, end)) = planned.zip(spent.as_ref()) {
+        train::warn_of(&recipe, examples.get(), Some(end.at.rounds));
     }
-    Ok(end == Some(Reason::Spent) && !diverged)
+    Ok(spent.is_some_and(|end| !end.diverged))
 }

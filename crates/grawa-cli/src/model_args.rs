@@ -1,5 +1,6 @@
 //! Arguments of the commands that measure flatness: a model, and the examples its loss is measured on.
 
+use crate::doctor::cores;
 use crate::failure::Failure;
 use crate::source_args::SourceArgs;
 use clap::Args;
@@ -83,8 +84,7 @@ impl ModelArgs {
         let chosen = Examples::choose(feed.len(), self.seed, self.examples)?;
         let examples = Examples::of(&feed, &chosen, self.batch)?;
         let mode = if self.norm == "eval" { Mode::Evaluate } else { Mode::Train { dropout: None } };
-        let threads =
-            self.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+        let threads = self.threads.unwrap_or_else(cores);
         let (engine, place) = match recipe.machine.device {
             Device::Cpu => (Engine::Cpu { threads: threads.max(1) }, ""),
             Device::Cuda => (Engine::Cuda, ", on a GPU"),

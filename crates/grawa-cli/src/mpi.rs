@@ -5,7 +5,7 @@
 //! the others would wait for it for ever.
 
 use crate::failure::Failure;
-use crate::output::print;
+use crate::output::{print, warn};
 use crate::train::{self, Arguments};
 use grawa_comm::mpi::{Job, Member};
 use grawa_comm::{Collective, Error as CommError};
@@ -32,10 +32,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         false => Ok(ControlFlow::Break(true)),
     };
     // The first rank prints its own error without its name.
-    let task = match agree(&job, &mut talk, 1, task)? {
-        ControlFlow::Continue(task) => Some(task),
-        ControlFlow::Break(_) => None,
-    };
+    let task = agree(&job, &mut talk, 1, task)?.continue_value();
     let request = task
         .as_ref()
         .map(|task| (task.recipe.to_toml(), task.recording.clone(), task.recipe.train.workers / job.size()));
@@ -134,7 +131,8 @@ fn agree<T>(job: &Job, talk: &mut Member, each: u32, mine: Result<T, Failure>) -
     let code = match (job.rank(), mine) {
         (0, Err(own)) => crate::print_error(&own),
         (0, Ok(_)) => {
-            crate::print_error(&Failure::Rank(format!("{} on {machine}: {why}", named(rank, each)), code))
+            warn(&format!("error: {} on {machine}: {why}", named(rank, each)));
+            code
         }
         _ => code,
     };

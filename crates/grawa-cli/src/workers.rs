@@ -1,7 +1,6 @@
 //! The processes of a launch: started, watched, and started again where that was asked for.
 
 use crate::failure::Failure;
-use crate::join::cannot_start;
 use crate::output::{print, warn};
 use grawa_train::Stop;
 use std::fs::File;
@@ -110,7 +109,9 @@ impl Drop for Workers {
 }
 
 fn spawn(command: &mut Command) -> Result<Child, Failure> {
-    command.spawn().map_err(|error| cannot_start(command.get_program(), &error))
+    let started = command.spawn();
+    let program = command.get_program().display();
+    started.map_err(|error| Failure::Machine(format!("cannot start {program}: {error}")))
 }
 
 /// Prints what workers write to their logs. Processes that write to files survive the end of this one.

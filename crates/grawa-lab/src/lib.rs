@@ -21,3 +21,4 @@ pub use error::Error;
 #[cfg(feature = "plots")]
 pub use grawa_toy::{Figure, Output, TableOutput, page, picture};
 pub use grawa_toy::{Folder, Table};
+pub use observer::EventObserver;

@@ -3,7 +3,8 @@
 use grawa_train::{Error, Event, Observer};
 
 /// Calls a function with every event.
-pub(crate) struct EventObserver<F>(pub(crate) F);
+#[derive(Debug)]
+pub struct EventObserver<F>(pub F);
 
 impl<F: FnMut(&Event) + Send> Observer for EventObserver<F> {
     fn event(&mut self, event: &Event) -> Result<(), Error> {

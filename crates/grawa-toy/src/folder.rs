@@ -25,12 +25,9 @@ impl Folder {
     /// Claims `path` for the run that `settings` describes. Writes nothing yet.
     pub fn claim(path: &Path, settings: &str) -> Result<Self, Error> {
         let files = BTreeMap::from([(SETTINGS.into(), settings.into())]);
+        let is_of_run = || fs::read(path.join(SETTINGS)).is_ok_and(|found| found == settings.as_bytes());
         match Folder::entries(path)?.first() {
-            Some(name)
-                if fs::read(path.join(SETTINGS)).ok().is_none_or(|found| found != settings.as_bytes()) =>
-            {
-                Err(in_use(path, name))
-            }
+            Some(name) if !is_of_run() => Err(in_use(path, name)),
             _ => Ok(Folder { path: path.into(), files }),
         }
     }

@@ -111,16 +111,12 @@ impl Shown {
         match event {
             Event::Round(round) => {
                 self.rounds.push((since, at.rounds as f64));
-                if let Some(loss) = round.loss {
-                    self.losses.push((at.steps as f64, loss));
-                }
+                self.losses.extend(round.loss.map(|loss| (at.steps as f64, loss)));
                 self.stretch.push_front((wall, at.rounds));
                 self.stretch.truncate(32);
             }
             Event::Evaluated(_) => {
-                if let Some(error) = self.view.errors.last() {
-                    self.errors.push((at.steps as f64, *error));
-                }
+                self.errors.extend(self.view.errors.last().map(|error| (at.steps as f64, *error)));
             }
             Event::Fault(fault) => {
                 self.fault_count += 1;

@@ -10,20 +10,14 @@ use std::collections::BTreeMap;
 /// Finished cells by their names.
 pub type Found = BTreeMap<String, Finding>;
 
-/// What a cell is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Stage {
+grawa_session::choices! {
+    /// What a cell is for.
+    #[derive(PartialOrd, Ord)]
+    Stage, "stage",
     /// A point of a grid on held-out examples, to choose the setting.
-    Search,
+    Search = "search",
     /// What goes into the table.
-    Final,
-}
-
-impl Stage {
-    /// The name in files and tables.
-    pub const fn as_str(self) -> &'static str {
-        ["search", "final"][self as usize]
-    }
+    Final = "final",
 }
 
 /// What is measured of the final model besides its test error.

@@ -25,13 +25,6 @@ pub struct Experiment {
     pub(super) conclude: fn(&Results<'_>) -> Result<Output, Error>,
 }
 
-impl Experiment {
-    /// Whether it has studies of its own.
-    pub(super) fn has_scales(&self) -> bool {
-        self.studies.iter().any(|studies| !studies.is_empty())
-    }
-}
-
 /// A study that comes with the program: its name, its recipe, and settings over it.
 #[derive(Debug)]
 pub(super) struct Source {

@@ -77,11 +77,9 @@ fn gradient(
     let mut part = vec![0.0; state.parameters.len()];
     let (mut loss, mut wrong) = (0.0, 0.0);
     let at_once = AT_ONCE.div_ceil(batch) * batch;
+    let whole = whole.chunks(at_once).map(|chosen| (chosen, batch));
     // What does not fill a batch is a smaller one.
-    for (chosen, batch) in whole.chunks(at_once).map(|chosen| (chosen, batch)).chain([(rest, rest.len())]) {
-        if chosen.is_empty() {
-            continue;
-        }
+    for (chosen, batch) in whole.chain(rest.chunks(at_once).map(|rest| (rest, rest.len()))) {
         let examples = Examples::of(feed, chosen, batch)?;
         let mut losses = Losses::new(graph, &examples, Mode::Evaluate, Engine::Cpu { threads })?;
         let weight = chosen.len() as f64;

@@ -6,7 +6,7 @@
 
 use super::cell::{Cell, Found, Measurements, Stage};
 use super::experiment::{COMPARE, Experiment, Scale, Source};
-use super::published;
+use super::published::{self, Published, Row};
 use crate::Error;
 use crate::statistics::mean_of;
 use grawa_core::Name;
@@ -121,19 +121,15 @@ impl Plan {
         }
         if studies.is_empty() {
             for Source { name, text, settings } in experiment.studies[request.scale as usize] {
-                let parsed = Study::parse(name, text)?;
-                let mut study = parsed.ok_or(Error::NoStudy((*name).into()))?;
-                for setting in *settings {
-                    study = study.set(setting)?;
-                }
+                let parsed = Study::parse(name, text)?.ok_or(Error::NoStudy((*name).into()))?;
+                let study = settings.iter().try_fold(parsed, |study, setting| study.set(setting))?;
                 let width = settings.iter().find_map(|it| it.strip_prefix("model.width="));
                 studies.push((width.map_or((*name).into(), |width| format!("{name}-{width}")), study));
             }
         }
         for (_, study) in &mut studies {
-            for setting in &request.settings {
-                *study = study.clone().set(setting)?;
-            }
+            let mut settings = request.settings.iter();
+            *study = settings.try_fold(study.clone(), |study, setting| study.set(setting))?;
             let is_in = |method: &Variant| study.methods.iter().any(|own| own.name == method.name);
             if let Some(stray) = request.methods.iter().find(|method| !is_in(method)) {
                 return Err(Error::NotInStudy(stray.clone(), study.methods.clone()));
@@ -180,12 +176,7 @@ impl Plan {
     }
 
     /// The paper's number for a study and a method, at the paper's scale.
-    pub(super) fn published(
-        &self,
-        table: &[published::Row],
-        study: usize,
-        method: Name,
-    ) -> Option<published::Published> {
+    pub(super) fn published(&self, table: &[Row], study: usize, method: Name) -> Option<Published> {
         let is_paper = self.scale == Scale::Paper;
         is_paper.then(|| published::published(table, &self.studies[study].name, method)).flatten()
     }
@@ -202,7 +193,8 @@ impl Plan {
              experiment = {:?}\n",
             self.experiment.name
         );
-        if self.experiment.has_scales() {
+        // A comparison has no studies of its own.
+        if self.experiment.studies.iter().any(|studies| !studies.is_empty()) {
             text += &format!("scale = {:?}\n", self.scale.as_str());
         }
         if self.experiment.search {

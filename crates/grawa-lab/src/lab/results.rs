@@ -63,12 +63,9 @@ impl<'a> Results<'a> {
 
     /// Data, network and workers of a study.
     pub fn setup(&self, study: usize) -> [String; 3] {
-        let first = self.all().find(|(cell, _)| cell.study == study);
-        let words = |cell: &Cell| {
-            let recipe = &cell.recipe;
-            [recipe.data.kind.to_string(), cell.network(), recipe.train.workers.to_string()]
-        };
-        first.map_or_else(Default::default, |(cell, _)| words(cell))
+        let mut all = self.all();
+        let Some((cell, _)) = all.find(|(cell, _)| cell.study == study) else { return Default::default() };
+        [cell.recipe.data.kind.to_string(), cell.network(), cell.recipe.train.workers.to_string()]
     }
 
     /// The same as a title.

@@ -104,11 +104,8 @@ fn labels(runs: &[RunSummary]) -> Vec<String> {
     let label = |(run, own): (&RunSummary, &Vec<(String, String)>)| {
         let others = || runs.iter().zip(&all).filter(|(other, _)| other.method() == run.method());
         let differs = |setting: &&(String, String)| others().any(|(_, it)| !it.contains(setting));
-        let words = own
-            .iter()
-            .filter(differs)
-            .map(|(key, value)| format!("{}={value}", key.strip_prefix("method.").unwrap_or(key)));
-        let words: Vec<String> = words.collect();
+        let word = |(key, value): &(String, String)| format!("{}={value}", key.trim_start_matches("method."));
+        let words: Vec<String> = own.iter().filter(differs).map(word).collect();
         format!("{} {}", run.method().title(), words.join(", ")).trim_end().to_owned()
     };
     runs.iter().zip(&all).map(label).collect()
@@ -258,9 +255,9 @@ fn curve(points: &[Point]) -> Value {
     let column =
         |value: fn(&Point) -> Option<f64>| points.iter().map(|it| number(value(it))).collect::<Value>();
     json!({
-        "steps": column(|it| Some(it.0.steps)),
+        "steps": column(|it| Some(it.0.steps as f64)),
         "epochs": column(|it| Some(it.0.epochs)),
-        "seconds": column(|it| Some(it.0.seconds)),
+        "seconds": column(|it| Some(it.0.elapsed)),
         "y": column(|it| it.1),
     })
 }

@@ -1,13 +1,13 @@
 //! The summary of a run for a report: read from its folder, with fewer points.
 
-use super::downsample::{Place, Point, average, pick};
+use super::downsample::{Point, average, pick};
 use super::weights::Weights;
 use crate::Error;
 use crate::lab::{Score, mean_times};
 use grawa_core::Name;
 use grawa_train::folder::{self, RECIPE};
 use grawa_train::observe::{EVENTS, read};
-use grawa_train::{Event, Finished, Reason, Recipe, Times};
+use grawa_train::{Event, Finished, Place, Reason, Recipe, Times};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -66,15 +66,14 @@ impl RunSummary {
         // Until a run ends, the sums of its rounds.
         let (mut rounds, mut bytes, mut times) = (0, 0, Vec::<Times>::new());
         for event in events {
-            let at = event.place();
-            let place = Place { steps: at.steps as f64, epochs: at.epochs, seconds: at.elapsed };
+            let place = *event.place();
             match event {
                 Event::Round(round) => {
                     training.push((place, finite(round.loss)));
                     rates.push((place, finite(Some(round.rate))));
                     times.resize(round.workers.len().max(times.len()), Times::default());
                     times.iter_mut().zip(&round.workers).for_each(|(sum, share)| *sum += share.times);
-                    (rounds, bytes) = (at.rounds, bytes + round.bytes);
+                    (rounds, bytes) = (place.rounds, bytes + round.bytes);
                 }
                 Event::Evaluated(evaluated) => {
                     let Score { loss, error } = Score::of(evaluated);
@@ -92,26 +91,21 @@ impl RunSummary {
         }
         let lowest = errors.iter().filter_map(|it| it.1).reduce(f64::min);
         let found = errors.last().and_then(|it| it.1).zip(lowest);
-        let mut metrics = BTreeMap::new();
         // Single losses of training are noise.
-        for (name, points) in [
+        let metrics = [
             (format!("{on} error on {data}, %"), pick(&errors, POINTS)),
             (format!("{on} loss on {data}"), pick(&losses, POINTS)),
             (format!("training loss on {data}"), average(&training, POINTS)),
             (super::page::RATE.to_owned(), pick(&rates, POINTS)),
-        ] {
-            if !points.is_empty() {
-                metrics.insert(name, points);
-            }
-        }
+        ];
         RunSummary {
             name,
             weights: Weights::of(events, budget),
             recipe,
-            metrics,
+            metrics: metrics.into_iter().filter(|(_, points)| !points.is_empty()).collect(),
             times: mean_times(times.into_iter()),
             errors: found,
-            totals: (last.steps as u64, rounds, bytes, last.seconds),
+            totals: (last.steps, rounds, bytes, last.elapsed),
             finished: end.is_some_and(|end| end.reason == Reason::Spent),
         }
     }

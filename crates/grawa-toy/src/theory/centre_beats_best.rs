@@ -53,7 +53,7 @@ fn crowd(problem: &Problem, scenario: Scenario, workers: usize, trial: u64) -> R
     let Some(eigenvalues) = problem.eigenvalues() else {
         return walk(problem, &mean, steps, workers, trial);
     };
-    let noise = problem.noise.constant / problem.dim() as f64;
+    let noise = problem.variance / problem.dim() as f64;
     let law = mean.iter().zip(eigenvalues).map(|(x, l)| {
         let (rate, keep) = (rate(problem), (1.0 - rate(problem) * l).powi(steps));
         (x * keep, (rate * noise * (1.0 - keep * keep) / (l * (2.0 - rate * l))).sqrt())
@@ -93,7 +93,7 @@ fn far(problem: &Problem, trial: u64) -> (Vec<f64>, i32) {
     let direction: Vec<f64> = (0..problem.dim()).map(|_| draws.normal()).collect();
     let at =
         |far: f64| problem.minimiser.iter().zip(&direction).map(|(x, d)| x + far * d).collect::<Vec<f64>>();
-    let target = 1000.0 * rate(problem) * problem.noise.constant / 4.0;
+    let target = 1000.0 * rate(problem) * problem.variance / 4.0;
     let (mut low, mut high) = (0.0, 1.0);
     while problem.excess(&at(high)) < target {
         high *= 2.0;
@@ -155,6 +155,8 @@ impl Tally {
 /// For every number of workers and weighting.
 type Tallies = [[Tally; WEIGHTINGS.len()]; WORKERS.len()];
 
+type Found<'a> = (Scenario, &'a Problem, Tallies);
+
 fn tally(problem: &Problem, scenario: Scenario, trials: u64) -> Result<Tallies, Error> {
     let mut tallies = Tallies::default();
     for trial in 0..trials {
@@ -179,10 +181,8 @@ pub(super) fn run(scale: Scale) -> Result<Output, crate::Error> {
     let jobs: Vec<_> =
         Scenario::ALL.into_iter().flat_map(|scenario| problems.iter().map(move |p| (scenario, p))).collect();
     let trials = scale.pick(20, 1000);
-    let one = |&(scenario, problem): &(Scenario, &Problem)| tally(problem, scenario, trials);
-    let tallies: Vec<Tallies> = jobs.par_iter().map(one).collect::<Result<_, _>>()?;
-    let found: Vec<_> =
-        jobs.iter().zip(&tallies).map(|(&(scenario, problem), t)| (scenario, problem, t)).collect();
+    let one = |(scenario, problem)| Ok((scenario, problem, tally(problem, scenario, trials)?));
+    let found: Vec<Found<'_>> = jobs.into_par_iter().map(one).collect::<Result<_, Error>>()?;
 
     let counts = WORKERS.map(|workers| format!("M = {workers}"));
     let header: Vec<&str> =
@@ -190,7 +190,7 @@ pub(super) fn run(scale: Scale) -> Result<Output, crate::Error> {
     let of = |which: usize, name, title: &str| {
         let explanation =
             format!("Share of {trials} random crowds of workers in which it held, with its 95 % interval.");
-        let row = |(scenario, problem, tallies): &(Scenario, &Problem, &Tallies)| {
+        let row = |(scenario, problem, tallies): &Found<'_>| {
             let labels = [Cell::from(scenario.name()), problem.name.as_str().into()];
             labels.into_iter().chain(tallies.map(|tallies| tallies[which].best.into())).collect()
         };
@@ -226,7 +226,7 @@ pub(super) fn run(scale: Scale) -> Result<Output, crate::Error> {
 }
 
 /// The weaker statements, all problems of a scenario together.
-fn weaker(found: &[(Scenario, &Problem, &Tallies)]) -> TableOutput {
+fn weaker(found: &[Found<'_>]) -> TableOutput {
     let mut rows = Vec::new();
     for scenario in Scenario::ALL {
         for (index, workers) in WORKERS.into_iter().enumerate() {
@@ -313,7 +313,7 @@ mod tests {
     fn far_is_far_and_a_tenth_is_left() {
         for problem in [Problem::quadratic(20, 100.0).unwrap(), Problem::logistic(1, 5, 40, 0.1).unwrap()] {
             let (start, steps) = far(&problem, 0);
-            let target = 250.0 * rate(&problem) * problem.noise.constant;
+            let target = 250.0 * rate(&problem) * problem.variance;
             assert!((problem.excess(&start) / target - 1.0).abs() < 1e-6 && steps > 0);
         }
     }

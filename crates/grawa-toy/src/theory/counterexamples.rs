@@ -62,7 +62,7 @@ fn spread(sign: f32, steps: u32) -> Result<f64, Error> {
 fn together(workers: usize) -> Result<[f64; 2], Error> {
     const STEPS: u32 = 10;
     let mut problem = Problem::quadratic(2, 10.0)?;
-    problem.noise.constant = 0.0;
+    problem.variance = 0.0;
     let rate = 0.25 / problem.smooth;
     let start = vec![1.0f32; 2];
     let mut group = problem.group(method(Name::Grawa, 0.1, 1), 0, &vec![start.clone(); workers])?;

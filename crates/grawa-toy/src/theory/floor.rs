@@ -66,7 +66,7 @@ fn exact(problem: &Problem, eigenvalues: &[f64], rate: f64, pull: f64, workers: 
         let mean = settled(1.0) / workers;
         (l, mean, mean + settled(1.0 - pull) * (1.0 - 1.0 / workers))
     });
-    let noise = problem.noise.constant / problem.dim() as f64;
+    let noise = problem.variance / problem.dim() as f64;
     variances.fold(Floor { workers: 0.0, centre: 0.0 }, |floor, (l, mean, worker)| Floor {
         workers: floor.workers + l * noise * worker / 2.0,
         centre: floor.centre + l * noise * mean / 2.0,
@@ -75,23 +75,19 @@ fn exact(problem: &Problem, eigenvalues: &[f64], rate: f64, pull: f64, workers: 
 
 /// ηLσ²/(2m).
 fn bound(problem: &Problem, rate: f64) -> f64 {
-    rate * problem.smooth * problem.noise.constant / (2.0 * problem.strong)
+    rate * problem.smooth * problem.variance / (2.0 * problem.strong)
 }
 
 pub(super) fn run(scale: Scale) -> Result<Output, crate::Error> {
     let (quadratic, logistic) = (Problem::quadratic(10, 10.0)?, Problem::logistic(1, 5, 40, 0.1)?);
     let mut noisy = quadratic.clone();
-    noisy.noise.scores = true;
+    noisy.has_noisy_scores = true;
     let full: Vec<f64> = [1.0, 2.0, 4.0, 8.0].map(|part| 0.4 / part).into();
     let rates = if scale == Scale::Full { &full[..] } else { &full[..2] };
     let length = scale.pick(20, 30) as f64;
-    let setting = |name, problem, workers, period, weak, seeds| Setting {
-        name,
-        problem,
-        workers,
-        period,
-        weak,
-        seeds: scale.pick(2, seeds),
+    let setting = |name, problem, workers, period, weak, seeds| {
+        let seeds = scale.pick(2, seeds);
+        Setting { name, problem, workers, period, weak, seeds }
     };
     let settings = [
         setting("every step, ηλ, M = 4", &quadratic, 4, 1, true, 24),

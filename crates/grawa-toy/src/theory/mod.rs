@@ -85,25 +85,15 @@ type ByMethod<'a, S, R> = Vec<(&'a S, Name, Vec<R>)>;
 /// Measures every method in every setting, as often as the setting says: a list of results for each setting and method.
 fn by_method<'a, S: Sync, R: Send>(
     settings: &'a [S],
-    count: impl Fn(&S) -> u64,
+    count: impl Fn(&S) -> u64 + Sync,
     measure: impl Fn(&S, Name, u64) -> Result<R, Error> + Sync,
 ) -> Result<ByMethod<'a, S, R>, Error> {
-    let mut jobs = Vec::new();
-    for setting in settings {
-        for name in METHODS {
-            jobs.extend((0..count(setting)).map(|number| (setting, name, number)));
-        }
-    }
-    let one = |&(setting, name, number): &(_, _, _)| measure(setting, name, number);
-    let results: Vec<R> = jobs.par_iter().map(one).collect::<Result<_, _>>()?;
-    let mut found = ByMethod::new();
-    for (&(setting, name, number), result) in jobs.iter().zip(results) {
-        match found.last_mut().filter(|_| number > 0) {
-            Some((.., list)) => list.push(result),
-            None => found.push((setting, name, vec![result])),
-        }
-    }
-    Ok(found)
+    let pairs: Vec<_> = settings.iter().flat_map(|setting| METHODS.map(|name| (setting, name))).collect();
+    let all = |(setting, name): (&'a S, Name)| {
+        let results = (0..count(setting)).into_par_iter().map(|number| measure(setting, name, number));
+        Ok((setting, name, results.collect::<Result<_, _>>()?))
+    };
+    pairs.into_par_iter().map(all).collect()
 }
 
 #[cfg(test)]

@@ -5,15 +5,6 @@
 
 use grawa_core::{Error, FunctionReplica, Key, Layout, Method, Purpose, Sequential, Sgd};
 
-/// The noise of a gradient.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Noise {
-    /// σ²: its variance, summed over coordinates.
-    pub(super) constant: f64,
-    /// Whether scores are those of a batch as well. The theory has them of f itself.
-    pub(super) scores: bool,
-}
-
 #[derive(Clone, Debug)]
 enum Function {
     /// f = ½ xᵀ diag(λ) x.
@@ -31,7 +22,10 @@ pub(super) struct Problem {
     pub(super) name: String,
     function: Function,
     layout: Layout,
-    pub(super) noise: Noise,
+    /// σ²: the variance of a gradient's noise, summed over coordinates.
+    pub(super) variance: f64,
+    /// Whether scores are those of a batch as well. The theory has them of f itself.
+    pub(super) has_noisy_scores: bool,
     pub(super) minimiser: Vec<f64>,
     least: f64,
     /// m: f is m-strongly convex.
@@ -74,12 +68,11 @@ impl Problem {
         name: String,
         function: Function,
         dim: usize,
-        constant: f64,
+        variance: f64,
         (strong, smooth): (f64, f64),
     ) -> Result<Self, Error> {
-        let noise = Noise { constant, scores: false };
-        let (layout, minimiser) = (layers(dim)?, vec![0.0; dim]);
-        Ok(Problem { name, function, layout, noise, minimiser, least: 0.0, strong, smooth })
+        let (layout, minimiser, least, has_noisy_scores) = (layers(dim)?, vec![0.0; dim], 0.0, false);
+        Ok(Problem { name, function, layout, variance, has_noisy_scores, minimiser, least, strong, smooth })
     }
 
     pub(super) fn dim(&self) -> usize {
@@ -142,13 +135,13 @@ impl Problem {
             let batch = move |x: &[f32], key: Key, gradient: &mut [f32]| {
                 let mut value = self.evaluate(x, &mut exact);
                 let is_step = key.purpose(Purpose::Step) == key;
-                if is_step || self.noise.scores {
-                    let deviation = (self.noise.constant / exact.len() as f64).sqrt();
+                if is_step || self.has_noisy_scores {
+                    let deviation = (self.variance / exact.len() as f64).sqrt();
                     let mut draws = key.stream();
                     for ((g, &x), least) in exact.iter_mut().zip(x).zip(&self.minimiser) {
                         let noise = deviation * draws.normal();
                         *g += noise;
-                        if self.noise.scores {
+                        if self.has_noisy_scores {
                             value += noise * (f64::from(x) - least);
                         }
                     }
@@ -249,7 +242,7 @@ mod tests {
     #[test]
     fn noise_has_its_variance_and_scores_have_none() {
         let mut problem = Problem::quadratic(10, 10.0).unwrap();
-        problem.noise.constant = 2.0;
+        problem.variance = 2.0;
         let mut group = problem.group(method(Name::Grawa, 0.1, 1), 0, &[vec![1.0; 10]]).unwrap();
         let mut exact = vec![0.0; 10];
         problem.evaluate(&[1.0f32; 10], &mut exact);

@@ -87,10 +87,7 @@ impl Experiment {
         let worker = |start: &[f64; 2]| {
             let start = start.map(|x| x as f32).into();
             let worker = FunctionReplica::new(layout.clone(), start, vincent as Function)?;
-            Ok(match self.edge.bound() {
-                Some(bound) => worker.bounded(bound),
-                None => worker,
-            })
+            Ok(worker.bounded(self.edge.bound()))
         };
         let workers = self.starts.iter().map(worker).collect::<Result<_, grawa_core::Error>>()?;
         Ok(Sequential::new(method.clone(), Sgd::PLAIN, 0, workers)?)
