@@ -20,8 +20,9 @@ pub(in crate::lab) fn against_first(results: &Results<'_>) -> Result<Output, Err
     for method in methods {
         let found = results.values(study, method, &error);
         let (a, b) = pairs(&found, &own);
-        let sure = paired(&a, &b, CONFIDENCE).filter(|found| method != control && found.excludes_zero());
-        bold.extend(sure.map(|_| (table.rows.len(), 4)));
+        if method != control && paired(&a, &b, CONFIDENCE).is_some_and(|found| found.excludes_zero()) {
+            bold.push((table.rows.len(), 4));
+        }
         let average = |figure: fn(&Measured) -> f64, places: usize| {
             let all = numbers(&results.values(study, method, &|it| Some(figure(it))));
             if all.is_empty() { "–".into() } else { format!("{:.places$}", mean(&all)) }

@@ -4,7 +4,7 @@ use crate::lab::finding::Measured;
 use crate::lab::published::{Published, Row};
 use crate::lab::results::Results;
 use crate::picture::rows::{Row as DotRow, Rows};
-use crate::statistics::{CONFIDENCE, Interval, interval, mean, paired, summary, surely_lowest};
+use crate::statistics::{CONFIDENCE, interval, mean, paired, summary, surely_lowest};
 use crate::{Error, Output, TableOutput};
 use crate::{Table, picture::palette};
 use grawa_core::Name;
@@ -38,7 +38,9 @@ pub(super) fn compare(
         let columns: Vec<Vec<(u64, f64)>> =
             methods.iter().map(|method| results.values(study, method, &comparison.figure)).collect();
         let most = columns.iter().map(Vec::len).max().unwrap_or(0);
-        bold.extend(lowest(&columns).map(|lowest| (table.rows.len(), 4 + lowest)));
+        if let Some(lowest) = lowest(&columns) {
+            bold.push((table.rows.len(), 4 + lowest));
+        }
         let cells = columns.iter().map(|column| {
             let of =
                 if column.len() < most { format!(" ({} of {most})", column.len()) } else { String::new() };
@@ -123,8 +125,10 @@ fn differences(results: &Results<'_>, comparison: &Comparison, methods: &[Varian
         let mut row: Vec<String> = results.setup(study).into();
         for (number, &method) in others.iter().enumerate() {
             let (a, b) = pairs(&results.values(study, method, &comparison.figure), &own);
-            let sure = paired(&a, &b, CONFIDENCE).filter(Interval::excludes_zero);
-            bold.extend(sure.map(|_| (study, 3 + number)));
+            let found = paired(&a, &b, CONFIDENCE);
+            if found.is_some_and(|found| found.excludes_zero()) {
+                bold.push((study, 3 + number));
+            }
             row.push(difference(&a, &b, comparison.places));
         }
         table.push(row);

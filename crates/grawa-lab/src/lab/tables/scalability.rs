@@ -3,7 +3,7 @@
 use super::by_method::{difference, dot_row, methods, shown};
 use crate::lab::results::Results;
 use crate::picture::rows::Rows;
-use crate::statistics::{CONFIDENCE, Interval, paired};
+use crate::statistics::{CONFIDENCE, paired};
 use crate::{Error, Output, Table};
 use grawa_train::recipe::Variant;
 
@@ -28,8 +28,10 @@ pub(in crate::lab) fn scalability(results: &Results<'_>) -> Result<Output, Error
             let mut row = vec![data.clone(), network.clone(), method.title(), seeds.to_string()];
             row.extend(counts.iter().map(|&count| shown(&of(count), 2)));
             let found = paired(&of(most), &of(fewest), CONFIDENCE).filter(|_| most > fewest);
-            bold.extend(found.filter(Interval::excludes_zero).map(|_| (table.rows.len(), row.len())));
-            row.push(found.map_or("–".into(), |_| difference(&of(most), &of(fewest), 2)));
+            if found.is_some_and(|found| found.excludes_zero()) {
+                bold.push((table.rows.len(), row.len()));
+            }
+            row.push(if found.is_some() { difference(&of(most), &of(fewest), 2) } else { "–".into() });
             table.push(row);
             rows.extend(counts.iter().map(|&count| {
                 dot_row(format!("{}, {count} workers", method.title()), method.name, of(count))
