@@ -272,11 +272,11 @@ pub(crate) fn on_threads(
 }
 
 /// [`grawa_core::mix()`] on several threads where vectors are long: the bits do not depend on it.
-fn mix_shared_out(
+fn mix_shared_out<'a>(
     cores: usize,
     plan: &Plan,
     layout: &Layout,
-    mut vectors: Vec<&mut [f32]>,
+    vectors: Vec<&'a mut [f32]>,
     centre: &mut [f32],
 ) -> Result<(), grawa_core::Error> {
     let expected = plan.centre.state_len(layout.len());
@@ -284,28 +284,22 @@ fn mix_shared_out(
         let what = "the centre".into();
         return Err(grawa_core::Error::WrongLength { what, found: centre.len(), expected });
     }
-    let (mut centre, mut velocity) = centre.split_at_mut(layout.len());
+    let (centre, velocity) = centre.split_at_mut(layout.len());
     let threads = cores.min(vectors.len()).min(centre.len() / FLOATS_A_THREAD).max(1);
-    let length = centre.len().div_ceil(threads);
+    let length = centre.len().div_ceil(threads).max(1);
+    // Empty without an outer optimizer.
+    let mut velocities = velocity.chunks_mut(length);
+    let cut = |vector: &'a mut [f32]| {
+        let len = layout.len().min(vector.len());
+        vector[..len].chunks_mut(length)
+    };
+    let mut vectors: Vec<_> = vectors.into_iter().map(cut).collect();
     std::thread::scope(|scope| {
         let mut running = Vec::new();
-        for offset in (0..centre.len()).step_by(length.max(1)) {
-            let cut = length.min(centre.len());
-            let (part, rest) = std::mem::take(&mut centre).split_at_mut(cut);
-            centre = rest;
-            // Empty without an outer optimizer.
-            let has_velocity = !velocity.is_empty();
-            let (moved, rest) =
-                std::mem::take(&mut velocity).split_at_mut(if has_velocity { cut } else { 0 });
-            velocity = rest;
-            let mut parts = Vec::with_capacity(vectors.len());
-            for vector in &mut vectors {
-                let whole = std::mem::take(vector);
-                let cut = cut.min(whole.len());
-                let (part, rest) = whole.split_at_mut(cut);
-                parts.push(part);
-                *vector = rest;
-            }
+        for (part, offset) in centre.chunks_mut(length).zip((0..).step_by(length)) {
+            let moved = velocities.next().unwrap_or_default();
+            let mut parts: Vec<&mut [f32]> =
+                vectors.iter_mut().map(|vector| vector.next().unwrap_or_default()).collect();
             let mut work = move || mix_part(plan, layout, offset, &mut parts, (&mut *part, &mut *moved));
             match threads {
                 1 => work()?,
