@@ -78,11 +78,6 @@ impl Loader {
     pub fn labels(&self) -> Option<&[u32]> {
         self.labels.as_ref().map(|labels| labels.as_slice())
     }
-
-    /// Its feed.
-    pub fn feed(&self) -> &Feed {
-        &self.feed
-    }
 }
 
 /// A thread that prepares batches ahead. Dropping it ends the thread.
@@ -193,7 +188,7 @@ mod tests {
     #[test]
     fn gives_the_reader_s_batches_in_order() {
         let mut plain = loader(1);
-        let mut batch = Batch::new(plain.feed(), 4);
+        let mut batch = Batch::new(&plain.feed, 4);
         for (first, depth) in [(0, 1), (7, 3), (1 << 40, 2), (0, 0)] {
             let mut ahead = PrefetchLoader::training(loader(1), first, depth).unwrap();
             for step in first..first + 20 {
