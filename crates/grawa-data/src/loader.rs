@@ -93,7 +93,7 @@ pub struct PrefetchLoader {
 impl PrefetchLoader {
     /// The training batches of `loader` from step `first` on, at most `depth` ahead.
     pub fn training(mut loader: Loader, first: u64, depth: usize) -> Result<Self> {
-        let size = loader.sampler.sampler().batch_size() as usize;
+        let size = loader.sampler.sampler.batch_size() as usize;
         let empty = Batch::new(&loader.feed, size);
         Self::new(empty, first, depth, move |step, batch| loader.fill(step, batch))
     }
