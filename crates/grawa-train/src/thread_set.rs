@@ -80,40 +80,32 @@ impl Progress {
 
 /// The centres, which all workers read in their steps.
 #[derive(Clone, Default)]
-struct Centres {
-    all: Arc<Vec<f32>>,
-    inner: Vec<Arc<Vec<f32>>>,
-    view: Arc<Vec<f32>>,
-}
+struct Centres(Vec<Arc<Vec<f32>>>);
 
 impl Centres {
-    fn at(&mut self, slot: Slot) -> &mut Arc<Vec<f32>> {
+    fn place(slot: Slot) -> usize {
         match slot {
-            Slot::All => &mut self.all,
-            Slot::View => &mut self.view,
-            Slot::Inner(group) => {
-                if self.inner.len() <= group {
-                    self.inner.resize_with(group + 1, Arc::default);
-                }
-                &mut self.inner[group]
-            }
+            Slot::All => 0,
+            Slot::View => 1,
+            Slot::Inner(group) => 2 + group,
         }
     }
 
-    fn get(&self, slot: Slot) -> Arc<Vec<f32>> {
-        match slot {
-            Slot::All => Arc::clone(&self.all),
-            Slot::View => Arc::clone(&self.view),
-            Slot::Inner(group) => self.inner.get(group).cloned().unwrap_or_default(),
-        }
+    fn at(&mut self, slot: Slot) -> &mut Arc<Vec<f32>> {
+        let place = Self::place(slot);
+        self.0.resize_with(self.0.len().max(place + 1), Arc::default);
+        &mut self.0[place]
+    }
+
+    fn get(&self, slot: Slot) -> Option<&Arc<Vec<f32>>> {
+        self.0.get(Self::place(slot))
     }
 
     /// The pulls of a step. That to the centre of all comes before that of the group, as in the authors' code.
     fn prox(&self, strengths: [f32; 2], inner: usize, len: usize) -> Vec<Prox<'_>> {
-        let centres = [Some(&self.all), self.inner.get(inner)];
-        (centres.into_iter().zip(strengths))
+        ([Slot::All, Slot::Inner(inner)].into_iter().zip(strengths))
             .filter(|(_, strength)| *strength > 0.0)
-            .filter_map(|(centre, strength)| Some(Prox { centre: centre?.get(..len)?, strength }))
+            .filter_map(|(slot, strength)| Some(Prox { centre: self.get(slot)?.get(..len)?, strength }))
             .collect()
     }
 }
@@ -242,7 +234,7 @@ impl ThreadSet {
     /// The model that all measure, if they measure one.
     fn model(&self, of: Measured) -> Option<Arc<Vec<f32>>> {
         match of {
-            Measured::Centre(slot) => Some(self.centres.get(slot)),
+            Measured::Centre(slot) => Some(self.centres.get(slot).cloned().unwrap_or_default()),
             Measured::Own => None,
         }
     }
@@ -444,7 +436,7 @@ impl WorkerSet for ThreadSet {
     }
 
     fn centre(&self, slot: Slot) -> Result<Arc<Vec<f32>>, Error> {
-        Ok(self.centres.get(slot))
+        Ok(self.centres.get(slot).cloned().unwrap_or_default())
     }
 
     fn set_centre(&mut self, slot: Slot, centre: Arc<Vec<f32>>) -> Result<(), Error> {
