@@ -68,16 +68,15 @@ impl FromStr for Amount {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        let wrong = || Error::Unreadable { what: "the amount", found: text.into(), expected: FORM.into() };
+        let unreadable = |expected| Error::Unreadable { what: "the amount", found: text.into(), expected };
+        let wrong = || unreadable(FORM.into());
         let compact: String = text.chars().filter(|c| !c.is_whitespace() && *c != '_').collect();
         if compact.starts_with('-') {
-            let expected = "it must not be negative".into();
-            return Err(Error::Unreadable { what: "the amount", found: text.into(), expected });
+            return Err(unreadable("it must not be negative".into()));
         }
         if !compact.is_empty() && compact.parse::<f64>().is_ok() {
-            let expected =
-                format!("a unit is missing; write {compact}epoch, {compact}step or {compact}m (minutes)");
-            return Err(Error::Unreadable { what: "the amount", found: text.into(), expected });
+            let units = format!("{compact}epoch, {compact}step or {compact}m (minutes)");
+            return Err(unreadable(format!("a unit is missing; write {units}")));
         }
         let mut rest = compact.as_str();
         let mut time: Option<f64> = None;

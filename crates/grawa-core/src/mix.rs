@@ -6,8 +6,10 @@
 //! 4P more to read a centre that moves). Nothing is allocated. The result does not depend on how the
 //! vectors are split: [`mix_part`] on any partition gives the same bits.
 
+use crate::error::expect_len;
 use crate::method::{Centre, Share, Toward};
 use crate::{Error, Layout, Plan, norm};
+use std::ops::Range;
 
 /// Floats of one worker in a block. Small blocks keep the streams of all workers open at once: 128 reaches the
 /// bandwidth of a plain copy, 512 and more do not (measured).
@@ -38,9 +40,7 @@ pub fn mix(
 ) -> Result<(), Error> {
     let len = layout.len();
     let expected = if centre.len() == 2 * len { 2 * len } else { plan.centre.state_len(len) };
-    if centre.len() != expected {
-        return Err(Error::WrongLength { what: "the centre".into(), found: centre.len(), expected });
-    }
+    expect_len("the centre", centre.len(), expected)?;
     let (centre, velocity) = centre.split_at_mut(len);
     mix_part(plan, layout, 0, workers, (centre, velocity))?;
     if plan.push > 0.0 {
@@ -60,9 +60,8 @@ pub fn mix_part(
     workers: &mut [&mut [f32]],
     (centre, velocity): (&mut [f32], &mut [f32]),
 ) -> Result<(), Error> {
-    if matches!(plan.centre, Centre::Outer(_)) && velocity.len() != centre.len() {
-        let what = "the velocity of the centre".into();
-        return Err(Error::WrongLength { what, found: velocity.len(), expected: centre.len() });
+    if matches!(plan.centre, Centre::Outer(_)) {
+        expect_len("the velocity of the centre", velocity.len(), centre.len())?;
     }
     for (worker, name) in workers.iter().zip(&plan.workers) {
         if worker.len() != centre.len() {
@@ -110,14 +109,10 @@ pub fn centre_part(
             centre_block(plan, weights, workers, &mut centre[at.clone()], at);
         }
     })?;
-    match short {
-        None => Ok(()),
-        Some(worker) => Err(Error::WrongLength {
-            what: format!("the vector of worker {}", plan.workers[worker]),
-            found: workers[worker].len(),
-            expected: centre.len(),
-        }),
-    }
+    short.map_or(Ok(()), |worker| {
+        let what = format!("the vector of worker {}", plan.workers[worker]);
+        expect_len(&what, workers[worker].len(), centre.len())
+    })
 }
 
 /// What a group keeps after a round: `made` of the parts that [`centre_part`] made, with what was kept `before`. Every
@@ -163,19 +158,14 @@ fn blocks(
     plan: &Plan,
     layout: &Layout,
     workers: usize,
-    stretch: std::ops::Range<usize>,
-    mut each: impl FnMut(&[f32], std::ops::Range<usize>),
+    stretch: Range<usize>,
+    mut each: impl FnMut(&[f32], Range<usize>),
 ) -> Result<(), Error> {
     if workers != plan.workers.len() {
         return Err(Error::WrongWorkers { found: (0..workers as u32).collect() });
     }
-    if plan.weights.is_per_span() && plan.weights.rows().count() != layout.spans().len() {
-        let found = plan.weights.rows().count();
-        return Err(Error::WrongLength {
-            what: "the plan's list of spans".into(),
-            found,
-            expected: layout.spans().len(),
-        });
+    if plan.weights.is_per_span() {
+        expect_len("the plan's list of spans", plan.weights.rows().count(), layout.spans().len())?;
     }
     let (offset, end) = (stretch.start, stretch.end);
     if end > layout.len() {
@@ -206,7 +196,7 @@ fn mix_block(
     weights: &[f32],
     workers: &mut [&mut [f32]],
     (centre, velocity): (&mut [f32], &mut [f32]),
-    at: std::ops::Range<usize>,
+    at: Range<usize>,
 ) {
     let mut buffer = [0.0f32; BLOCK];
     let average = &mut buffer[..at.len()];
@@ -237,13 +227,7 @@ fn mix_block(
     }
 }
 
-fn centre_block(
-    plan: &Plan,
-    weights: &[f32],
-    workers: &[&[f32]],
-    centre: &mut [f32],
-    at: std::ops::Range<usize>,
-) {
+fn centre_block(plan: &Plan, weights: &[f32], workers: &[&[f32]], centre: &mut [f32], at: Range<usize>) {
     let mut buffer = [0.0f32; BLOCK];
     let average = &mut buffer[..at.len()];
     match sum_block(weights, workers, &at, average) {
@@ -263,7 +247,7 @@ fn keep_centre(plan: &Plan, centre: &mut [f32]) {
 fn sum_block<W: AsRef<[f32]>>(
     weights: &[f32],
     workers: &[W],
-    at: &std::ops::Range<usize>,
+    at: &Range<usize>,
     average: &mut [f32],
 ) -> bool {
     // A worker of weight zero is left out, not multiplied: its vector may not be finite.
@@ -299,7 +283,7 @@ fn move_centre(plan: &Plan, average: &[f32], centre: &mut [f32]) {
     }
 }
 
-fn pull_all(plan: &Plan, workers: &mut [&mut [f32]], centre: &[f32], at: &std::ops::Range<usize>) {
+fn pull_all(plan: &Plan, workers: &mut [&mut [f32]], centre: &[f32], at: &Range<usize>) {
     for (worker, _) in workers.iter_mut().zip(&plan.replaced).filter(|(_, lost)| !**lost) {
         pull_by(plan, &mut worker[at.clone()], centre);
     }

@@ -1,5 +1,6 @@
 //! The interface between the methods and the trained model.
 
+use crate::error::expect_len;
 use crate::{Error, Key, Layout, Optimizer, Prox};
 
 /// The parts of a replica's state that a checkpoint keeps.
@@ -18,15 +19,13 @@ pub enum StateKind {
 impl StateKind {
     /// Copies kept values into the replica.
     pub fn fill(self, to: &mut [f32], values: &[f32]) -> Result<(), Error> {
-        if to.len() != values.len() {
-            let what = match self {
-                StateKind::Parameters => "the restored parameters",
-                StateKind::Velocity => "the restored velocity",
-                StateKind::SecondMoment => "the restored second moment",
-                StateKind::Statistics => "the restored statistics",
-            };
-            return Err(Error::WrongLength { what: what.into(), found: values.len(), expected: to.len() });
-        }
+        let what = match self {
+            StateKind::Parameters => "the restored parameters",
+            StateKind::Velocity => "the restored velocity",
+            StateKind::SecondMoment => "the restored second moment",
+            StateKind::Statistics => "the restored statistics",
+        };
+        expect_len(what, values.len(), to.len())?;
         to.copy_from_slice(values);
         Ok(())
     }

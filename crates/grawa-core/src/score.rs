@@ -76,11 +76,6 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// The score average of a worker, if it has one.
-    pub fn of(&self, worker: u32) -> Option<&Average> {
-        self.averages.get(&worker)
-    }
-
     /// Adds a worker's scores and returns the smoothed ones. A score that is bad now stays bad now, whatever the average.
     pub(crate) fn smooth(&mut self, momentum: f64, report: &Report) -> Vec<f64> {
         let fresh = || Average::new(report.scores.len());

@@ -196,10 +196,9 @@ impl<R: Replica> Sequential<R> {
         self.period = self.method.period_after(self.rate, self.rate > self.round_rate);
         (self.next, self.round_rate) = (self.steps + self.period, self.rate);
         let cycle = self.steps / u64::from(self.method.cycle());
-        let first = if self.levels.len() > 1 { 0 } else { self.levels.len() - 1 };
         let last = if self.method.is_outer(cycle) { self.levels.len() } else { self.levels.len() - 1 };
         let mut plans = Vec::new();
-        for level in first..last {
+        for level in 0..last {
             for group in 0..self.levels[level].groups.len() {
                 plans.push(self.round_of(level, group)?);
             }

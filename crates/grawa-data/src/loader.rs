@@ -78,11 +78,6 @@ impl Loader {
     pub fn labels(&self) -> Option<&[u32]> {
         self.labels.as_ref().map(|labels| labels.as_slice())
     }
-
-    /// Its feed.
-    pub fn feed(&self) -> &Feed {
-        &self.feed
-    }
 }
 
 /// A thread that prepares batches ahead. Dropping it ends the thread.
@@ -98,7 +93,7 @@ pub struct PrefetchLoader {
 impl PrefetchLoader {
     /// The training batches of `loader` from step `first` on, at most `depth` ahead.
     pub fn training(mut loader: Loader, first: u64, depth: usize) -> Result<Self> {
-        let size = loader.sampler.sampler().batch_size() as usize;
+        let size = loader.sampler.sampler.batch_size() as usize;
         let empty = Batch::new(&loader.feed, size);
         Self::new(empty, first, depth, move |step, batch| loader.fill(step, batch))
     }
@@ -193,7 +188,7 @@ mod tests {
     #[test]
     fn gives_the_reader_s_batches_in_order() {
         let mut plain = loader(1);
-        let mut batch = Batch::new(plain.feed(), 4);
+        let mut batch = Batch::new(&plain.feed, 4);
         for (first, depth) in [(0, 1), (7, 3), (1 << 40, 2), (0, 0)] {
             let mut ahead = PrefetchLoader::training(loader(1), first, depth).unwrap();
             for step in first..first + 20 {

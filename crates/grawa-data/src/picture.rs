@@ -33,22 +33,17 @@ const MOST: usize = 1 << 26;
 
 /// Decodes a JPEG or PNG file; `path` is only used in errors.
 pub fn decode(bytes: &[u8], path: &Path) -> Result<Picture> {
-    let picture = match is_jpeg(bytes) {
-        Ok(true) => jpeg(bytes, true),
-        Ok(false) => png_picture(bytes),
-        Err(why) => Err(why),
-    };
-    picture.map_err(|why| Error::broken_picture(path, &why))
+    let read = |is_jpeg| if is_jpeg { jpeg(bytes, true) } else { png_picture(bytes) };
+    is_jpeg(bytes).and_then(read).map_err(|why| Error::broken_picture(path, &why))
 }
 
 /// Height and width of a JPEG or PNG file, from its header.
 pub(crate) fn size(bytes: &[u8], path: &Path) -> Result<(u32, u32)> {
-    let size = match is_jpeg(bytes) {
-        Ok(true) => jpeg_header(bytes, false).map(|(_, height, width)| (height as u32, width as u32)),
-        Ok(false) => png_header(bytes).map(|reader| (reader.info().height, reader.info().width)),
-        Err(why) => Err(why),
+    let read = |is_jpeg| match is_jpeg {
+        true => jpeg_header(bytes, false).map(|(_, height, width)| (height as u32, width as u32)),
+        false => png_header(bytes).map(|reader| (reader.info().height, reader.info().width)),
     };
-    size.map_err(|why| Error::broken_picture(path, &why))
+    is_jpeg(bytes).and_then(read).map_err(|why| Error::broken_picture(path, &why))
 }
 
 /// Whether a JPEG or PNG file has no colours, from its header.

@@ -201,7 +201,7 @@ impl Sampler {
 /// fast when steps increase.
 #[derive(Clone, Debug)]
 pub struct WorkerSampler {
-    sampler: Sampler,
+    pub(crate) sampler: Sampler,
     worker: u32,
     epoch: Option<u64>,
     permutation: Vec<u32>,
@@ -227,11 +227,6 @@ impl WorkerSampler {
             place += stride;
         }
         Ok(&self.batch)
-    }
-
-    /// Its sampler.
-    pub fn sampler(&self) -> &Sampler {
-        &self.sampler
     }
 }
 

@@ -18,7 +18,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<File> {
     let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = path.file_name().unwrap_or_default().display();
     let aside = folder.join(format!(".{name}-{}", unique()));
-    let placed = create(&aside, bytes).and_then(|file| rename(&aside, path).map(|()| file));
+    let placed = create(&aside, &[bytes]).and_then(|file| rename(&aside, path).map(|()| file));
     if placed.is_err() {
         // Already failing: the reason to report is the first one.
         let _ = fs::remove_file(&aside);
@@ -52,13 +52,8 @@ pub(crate) fn create_folder(path: &Path) -> io::Result<()> {
     fs::create_dir(path)
 }
 
-/// Creates a file that must not exist yet, and syncs it to the disk.
-pub(crate) fn create(path: &Path, bytes: &[u8]) -> io::Result<File> {
-    create_of(path, &[bytes])
-}
-
-/// The same for a file whose bytes are in several places.
-pub(crate) fn create_of(path: &Path, pieces: &[impl AsRef<[u8]>]) -> io::Result<File> {
+/// Creates a file that must not exist yet, and syncs it to the disk. Its bytes may be in several places.
+pub(crate) fn create(path: &Path, pieces: &[impl AsRef<[u8]>]) -> io::Result<File> {
     step()?;
     let mut file = File::create_new(path)?;
     // A crash here leaves a part of it.
@@ -161,7 +156,7 @@ mod tests {
         let deep = place.path().join("a/b");
         create_folders(&deep).unwrap();
         create_folders(&deep).unwrap();
-        create(&deep.join("file"), b"x").unwrap();
+        create(&deep.join("file"), &[b"x"]).unwrap();
         assert!(create_folders(&deep.join("file")).is_err());
         remove(&place.path().join("a")).unwrap();
         assert!(!place.path().join("a").exists());

@@ -37,10 +37,10 @@ pub(crate) fn session_workers(path: &Path) -> Result<Option<u32>, Error> {
         return Ok(None);
     }
     let text = fs::read_to_string(&file).map_err(io("read", &file))?;
-    let workers = text.parse::<Table>().ok().and_then(|said| said.get("workers")?.as_integer());
-    let workers = workers.and_then(|workers| u32::try_from(workers).ok()).filter(|workers| *workers > 0);
+    let said = text.parse::<Table>().ok().and_then(|mut said| said.remove("workers")?.try_into::<u32>().ok());
     let why = || "it must have a line such as 'workers = 4'".to_owned();
-    workers.map(Some).ok_or_else(|| Error::Damaged { path: file.clone(), line: 1, why: why() })
+    let damaged = || Error::Damaged { path: file.clone(), line: 1, why: why() };
+    said.filter(|workers| *workers > 0).map(Some).ok_or_else(damaged)
 }
 
 fn create_with(path: &Path, name: &str, text: &str) -> Result<(), Error> {
@@ -188,12 +188,9 @@ pub fn has_seeds(path: &Path) -> bool {
 pub fn seeds(path: &Path) -> Result<Vec<u64>, Error> {
     let file = path.join(SEEDS);
     let text = fs::read_to_string(&file).map_err(io("read", &file))?;
-    let said = text.parse::<Table>().ok();
-    let seeds = said.as_ref().and_then(|said| said.get("seeds")?.as_array()).map(|seeds| {
-        seeds.iter().map(|seed| u64::try_from(seed.as_integer()?).ok()).collect::<Option<Vec<u64>>>()
-    });
+    let said = text.parse::<Table>().ok().and_then(|mut said| said.remove("seeds")?.try_into().ok());
     let why = || "it must have a line such as 'seeds = [36, 37]'".to_owned();
-    seeds.flatten().ok_or_else(|| Error::Damaged { path: file.clone(), line: 1, why: why() })
+    said.ok_or_else(|| Error::Damaged { path: file.clone(), line: 1, why: why() })
 }
 
 /// Checks that a recipe was written by a run and is complete, and that its network can be built here. An empty or truncated file would

@@ -2,15 +2,10 @@
 
 /// A number with its thousands parted.
 pub(crate) fn group(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
+    match number {
+        0..1_000 => number.to_string(),
+        _ => format!("{},{:03}", group(number / 1_000), number % 1_000),
     }
-    text
 }
 
 /// Bytes in the unit that suits them.

@@ -80,40 +80,32 @@ impl Progress {
 
 /// The centres, which all workers read in their steps.
 #[derive(Clone, Default)]
-struct Centres {
-    all: Arc<Vec<f32>>,
-    inner: Vec<Arc<Vec<f32>>>,
-    view: Arc<Vec<f32>>,
-}
+struct Centres(Vec<Arc<Vec<f32>>>);
 
 impl Centres {
-    fn at(&mut self, slot: Slot) -> &mut Arc<Vec<f32>> {
+    fn place(slot: Slot) -> usize {
         match slot {
-            Slot::All => &mut self.all,
-            Slot::View => &mut self.view,
-            Slot::Inner(group) => {
-                if self.inner.len() <= group {
-                    self.inner.resize_with(group + 1, Arc::default);
-                }
-                &mut self.inner[group]
-            }
+            Slot::All => 0,
+            Slot::View => 1,
+            Slot::Inner(group) => 2 + group,
         }
     }
 
-    fn get(&self, slot: Slot) -> Arc<Vec<f32>> {
-        match slot {
-            Slot::All => Arc::clone(&self.all),
-            Slot::View => Arc::clone(&self.view),
-            Slot::Inner(group) => self.inner.get(group).cloned().unwrap_or_default(),
-        }
+    fn at(&mut self, slot: Slot) -> &mut Arc<Vec<f32>> {
+        let place = Self::place(slot);
+        self.0.resize_with(self.0.len().max(place + 1), Arc::default);
+        &mut self.0[place]
+    }
+
+    fn get(&self, slot: Slot) -> Option<&Arc<Vec<f32>>> {
+        self.0.get(Self::place(slot))
     }
 
     /// The pulls of a step. That to the centre of all comes before that of the group, as in the authors' code.
     fn prox(&self, strengths: [f32; 2], inner: usize, len: usize) -> Vec<Prox<'_>> {
-        let centres = [Some(&self.all), self.inner.get(inner)];
-        (centres.into_iter().zip(strengths))
+        ([Slot::All, Slot::Inner(inner)].into_iter().zip(strengths))
             .filter(|(_, strength)| *strength > 0.0)
-            .filter_map(|(centre, strength)| Some(Prox { centre: centre?.get(..len)?, strength }))
+            .filter_map(|(slot, strength)| Some(Prox { centre: self.get(slot)?.get(..len)?, strength }))
             .collect()
     }
 }
@@ -242,7 +234,7 @@ impl ThreadSet {
     /// The model that all measure, if they measure one.
     fn model(&self, of: Measured) -> Option<Arc<Vec<f32>>> {
         match of {
-            Measured::Centre(slot) => Some(self.centres.get(slot)),
+            Measured::Centre(slot) => Some(self.centres.get(slot).cloned().unwrap_or_default()),
             Measured::Own => None,
         }
     }
@@ -272,11 +264,11 @@ pub(crate) fn on_threads(
 }
 
 /// [`grawa_core::mix()`] on several threads where vectors are long: the bits do not depend on it.
-fn mix_shared_out(
+fn mix_shared_out<'a>(
     cores: usize,
     plan: &Plan,
     layout: &Layout,
-    mut vectors: Vec<&mut [f32]>,
+    vectors: Vec<&'a mut [f32]>,
     centre: &mut [f32],
 ) -> Result<(), grawa_core::Error> {
     let expected = plan.centre.state_len(layout.len());
@@ -284,28 +276,22 @@ fn mix_shared_out(
         let what = "the centre".into();
         return Err(grawa_core::Error::WrongLength { what, found: centre.len(), expected });
     }
-    let (mut centre, mut velocity) = centre.split_at_mut(layout.len());
+    let (centre, velocity) = centre.split_at_mut(layout.len());
     let threads = cores.min(vectors.len()).min(centre.len() / FLOATS_A_THREAD).max(1);
-    let length = centre.len().div_ceil(threads);
+    let length = centre.len().div_ceil(threads).max(1);
+    // Empty without an outer optimizer.
+    let mut velocities = velocity.chunks_mut(length);
+    let cut = |vector: &'a mut [f32]| {
+        let len = layout.len().min(vector.len());
+        vector[..len].chunks_mut(length)
+    };
+    let mut vectors: Vec<_> = vectors.into_iter().map(cut).collect();
     std::thread::scope(|scope| {
         let mut running = Vec::new();
-        for offset in (0..centre.len()).step_by(length.max(1)) {
-            let cut = length.min(centre.len());
-            let (part, rest) = std::mem::take(&mut centre).split_at_mut(cut);
-            centre = rest;
-            // Empty without an outer optimizer.
-            let has_velocity = !velocity.is_empty();
-            let (moved, rest) =
-                std::mem::take(&mut velocity).split_at_mut(if has_velocity { cut } else { 0 });
-            velocity = rest;
-            let mut parts = Vec::with_capacity(vectors.len());
-            for vector in &mut vectors {
-                let whole = std::mem::take(vector);
-                let cut = cut.min(whole.len());
-                let (part, rest) = whole.split_at_mut(cut);
-                parts.push(part);
-                *vector = rest;
-            }
+        for (part, offset) in centre.chunks_mut(length).zip((0..).step_by(length)) {
+            let moved = velocities.next().unwrap_or_default();
+            let mut parts: Vec<&mut [f32]> =
+                vectors.iter_mut().map(|vector| vector.next().unwrap_or_default()).collect();
             let mut work = move || mix_part(plan, layout, offset, &mut parts, (&mut *part, &mut *moved));
             match threads {
                 1 => work()?,
@@ -450,7 +436,7 @@ impl WorkerSet for ThreadSet {
     }
 
     fn centre(&self, slot: Slot) -> Result<Arc<Vec<f32>>, Error> {
-        Ok(self.centres.get(slot))
+        Ok(self.centres.get(slot).cloned().unwrap_or_default())
     }
 
     fn set_centre(&mut self, slot: Slot, centre: Arc<Vec<f32>>) -> Result<(), Error> {

@@ -65,7 +65,7 @@ fn memory_belongs_to_the_worker_not_to_its_place() {
     assert_eq!(there.weights.of(0)[0], back.weights.of(0)[1]);
     // A worker that stays away keeps its memory.
     let alone = plan(&method, &layout, &memory, &[report(7, &[1.0])]).unwrap();
-    assert_eq!(alone.memory.of(5), memory.of(5));
+    assert_eq!(alone.memory.averages.get(&5), memory.averages.get(&5));
     assert_eq!(words(&alone), "worker 7 is alone and is the centre; ");
     assert_eq!(alone.weights.of(0), [1.0]);
 }
@@ -80,7 +80,7 @@ fn a_worker_that_is_not_finite_weighs_nothing_and_is_replaced() {
         assert_eq!(plan.weights.of(0)[0], 0.0, "{text}");
         assert_eq!(plan.replaced, [true, false, false]);
         assert!(words(&plan).contains("worker 0 is not finite and takes over the centre"));
-        assert!(plan.memory.of(0).is_none());
+        assert!(!plan.memory.averages.contains_key(&0));
     }
 }
 

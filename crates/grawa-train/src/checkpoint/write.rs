@@ -107,7 +107,7 @@ impl Writer {
         let mut write = |name: &str, pieces: &[Cow<'_, [u8]>]| {
             let path = aside.join(name);
             checksums.insert(name.into(), crc_of(pieces));
-            durable::create_of(&path, pieces).map(drop).map_err(io("write", &path))
+            durable::create(&path, pieces).map(drop).map_err(io("write", &path))
         };
         if let Some(held) = &snapshot.held {
             let bytes = serde_json::to_vec(held);
@@ -140,7 +140,7 @@ impl Writer {
         write(TIMING, &[toml::to_string(&timing).map_err(unprintable)?.into_bytes().into()])?;
         let path = aside.join(CHECKSUMS);
         let text = toml::to_string(&checksums).map_err(unprintable)?;
-        durable::create(&path, text.as_bytes()).map_err(io("write", &path))?;
+        durable::create(&path, &[text]).map_err(io("write", &path))?;
         durable::sync(aside).map_err(io("write", aside))
     }
 }

@@ -20,13 +20,13 @@ pub struct WrittenCheckpoint {
 /// What was received so far.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
-    has_started: bool,
+    pub(super) has_started: bool,
     /// The number of the last shared report.
     last: Option<Sequence>,
-    /// The name of the last checkpoint.
-    checkpoint: Option<OsString>,
+    /// The name of the last checkpoint, if a worker has begun to write one.
+    pub(super) checkpoint: Option<OsString>,
     /// The last one that a worker reported to this coordinator.
-    written: Option<WrittenCheckpoint>,
+    pub(super) written: Option<WrittenCheckpoint>,
     /// Each worker's process and the number of its last own report.
     own: BTreeMap<u32, (u64, u64)>,
 }
@@ -37,21 +37,6 @@ impl Inbox {
         let mut inbox = Inbox::default();
         events.into_iter().for_each(|event| inbox.note(event));
         inbox
-    }
-
-    /// Whether the run has started.
-    pub(crate) fn has_started(&self) -> bool {
-        self.has_started
-    }
-
-    /// Whether a worker has begun to write a checkpoint.
-    pub(crate) fn has_checkpoint(&self) -> bool {
-        self.checkpoint.is_some()
-    }
-
-    /// The last checkpoint that a worker reported.
-    pub(crate) fn written(&self) -> Option<WrittenCheckpoint> {
-        self.written.clone()
     }
 
     /// Whether there are rounds between the last report and this one.
@@ -137,9 +122,9 @@ mod tests {
             assert_eq!(inbox.accept(0, report), []);
             log.write(event, 1.0).unwrap();
         }
-        assert!(inbox.has_started() && inbox.has_checkpoint());
+        assert!(inbox.has_started && inbox.checkpoint.is_some());
         let last = events.iter().rev().find(|event| matches!(event, Event::Checkpoint { .. })).unwrap();
-        assert_eq!(inbox.written().unwrap().step, last.place().steps);
+        assert_eq!(inbox.written.unwrap().step, last.place().steps);
         let recorded: Vec<Event> = read(folder.path()).unwrap().into_iter().map(|(event, _)| event).collect();
         let mut inbox = Inbox::after(&recorded);
         for report in reports(&events).into_iter().rev().take(3) {

@@ -211,7 +211,9 @@ impl CoordinatedRun {
             has_recipe: folder.join(folder::RECIPE).exists(),
         };
         recorded.clear();
-        following.begin()?;
+        if following.inbox.has_started {
+            following.fault(None, "the coordinator was gone; another one continues from its log".into())?;
+        }
         let mut polled = Instant::now();
         loop {
             let event = server.next(POLL);
@@ -279,13 +281,6 @@ struct Following<'a> {
 }
 
 impl Following<'_> {
-    fn begin(&mut self) -> Result<(), Error> {
-        if !self.inbox.has_started() {
-            return Ok(());
-        }
-        self.fault(None, "the coordinator was gone; another one continues from its log".into())
-    }
-
     fn record(&mut self, event: &Event) -> Result<(), Error> {
         self.at = *event.place();
         self.files.event(event)?;
@@ -420,8 +415,9 @@ impl Following<'_> {
         if let Some(end) = &finished {
             self.record(&Event::Finished(end.clone()))?;
         }
-        let (has_checkpoint, written) = (self.inbox.has_checkpoint(), self.inbox.written());
-        Ok(Outcome { finished, has_checkpoint, written, overshot: self.server.status().extra_steps })
+        let Inbox { checkpoint, written, .. } = self.inbox;
+        let overshot = self.server.status().extra_steps;
+        Ok(Outcome { finished, has_checkpoint: checkpoint.is_some(), written, overshot })
     }
 }
 

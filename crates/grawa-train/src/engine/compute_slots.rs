@@ -6,7 +6,6 @@
 use crate::Error;
 use grawa_data::{Batch, Feed};
 use grawa_nn::{Arena, Program};
-use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -32,8 +31,9 @@ pub(super) struct ComputeSlots {
 #[derive(Debug)]
 struct Queue {
     free: Vec<ComputeSlot>,
-    waiting: VecDeque<u64>,
+    /// The ticket of whoever comes next, and of whose turn it is.
     next: u64,
+    turn: u64,
 }
 
 impl ComputeSlots {
@@ -50,7 +50,7 @@ impl ComputeSlots {
                 batch: Batch::new(feed, program.batch()),
             });
         }
-        let queue = Queue { free, waiting: VecDeque::new(), next: 0 };
+        let queue = Queue { free, next: 0, turn: 0 };
         Ok(ComputeSlots { queue: Mutex::new(queue), changed: Condvar::new() })
     }
 
@@ -59,12 +59,11 @@ impl ComputeSlots {
         let mut queue = self.lock();
         let ticket = queue.next;
         queue.next += 1;
-        queue.waiting.push_back(ticket);
         loop {
-            if queue.waiting.front() == Some(&ticket)
+            if queue.turn == ticket
                 && let Some(slot) = queue.free.pop()
             {
-                queue.waiting.pop_front();
+                queue.turn += 1;
                 if !queue.free.is_empty() {
                     self.changed.notify_all();
                 }

@@ -3,14 +3,14 @@
 //! Between a gradient and the step that uses it, the worker keeps the compute slot that holds the gradient. Where
 //! gradients are shared it has a gradient of its own, because all workers hold theirs at the same time.
 
+use super::Engine;
 use super::compute_slots::SlotGuard;
-use super::{ComputeSlots, Engine};
 use crate::Error;
 use grawa_core::norm::norms;
 use grawa_core::step::ascend;
 use grawa_core::{Key, Layout, Moments, Optimizer, Prox, Purpose, Replica, StateKind};
-use grawa_data::{Loader, PrefetchLoader, Sampler};
-use grawa_nn::{Mode, Program, State};
+use grawa_data::{Loader, PrefetchLoader};
+use grawa_nn::{Mode, State};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -21,9 +21,7 @@ const AHEAD: usize = 1;
 /// One worker's replica.
 #[derive(Debug)]
 pub struct CpuReplica {
-    program: Arc<Program>,
-    slots: Arc<ComputeSlots>,
-    order: Sampler,
+    engine: Engine,
     reader: Loader,
     state: State,
     moments: Moments,
@@ -70,9 +68,7 @@ impl CpuReplica {
         Ok(CpuReplica {
             moments: Moments::new(expected),
             gradient: engine.keeps_gradient.then(|| vec![0.0; expected]),
-            program: Arc::clone(&engine.program),
-            slots: Arc::clone(&engine.slots),
-            order: engine.order.clone(),
+            engine: engine.clone(),
             reader,
             state,
             slot: None,
@@ -92,7 +88,7 @@ impl CpuReplica {
     fn slot(&mut self) -> SlotGuard {
         self.slot.take().unwrap_or_else(|| {
             let start = Instant::now();
-            let slot = self.slots.borrow();
+            let slot = self.engine.slots.borrow();
             self.waits.queue.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
             slot
         })
@@ -127,7 +123,7 @@ impl CpuReplica {
         let factor = 1.0 / batch.labels.len() as f64;
         let slot_parts = &mut *slot;
         let gradient = self.gradient.as_mut().unwrap_or(&mut slot_parts.gradient);
-        let loss = self.program.gradient(
+        let loss = self.engine.program.gradient(
             &mut slot_parts.arena,
             (&self.state.parameters, &self.state.statistics),
             (&batch.images, &batch.labels),
@@ -137,7 +133,7 @@ impl CpuReplica {
         )? * factor;
         // SAM's second pass on the same batch is at parameters that will be discarded.
         if is_new {
-            self.program.track(&slot.arena, &mut self.state.statistics)?;
+            self.engine.program.track(&slot.arena, &mut self.state.statistics)?;
             self.state.batches += 1;
         }
         self.slot = Some(slot);
@@ -145,13 +141,13 @@ impl CpuReplica {
     }
 
     fn score_pass(&mut self, key: Key, dropout: bool, out: &mut [f64]) -> Result<(), Error> {
-        let chosen = super::score_examples(&self.order, key)?;
+        let chosen = super::score_examples(&self.engine.order, key)?;
         let mut slot = self.slot();
         let slot_parts = &mut *slot;
         let batch = &mut slot_parts.batch;
-        self.reader.feed().plain(&chosen, &mut batch.images, &mut batch.labels)?;
+        self.engine.train.plain(&chosen, &mut batch.images, &mut batch.labels)?;
         let mode = Mode::Train { dropout: dropout.then(|| key.purpose(Purpose::Dropout)) };
-        self.program.gradient(
+        self.engine.program.gradient(
             &mut slot_parts.arena,
             (&self.state.parameters, &self.state.statistics),
             (&batch.images, &batch.labels),
@@ -159,7 +155,7 @@ impl CpuReplica {
             1.0,
             &mut slot_parts.gradient,
         )?;
-        Ok(norms(self.program.graph().parameters(), &slot_parts.gradient, out)?)
+        Ok(norms(self.engine.graph().parameters(), &slot_parts.gradient, out)?)
     }
 }
 
@@ -173,15 +169,15 @@ pub(super) fn replica_error(error: Error) -> grawa_core::Error {
 
 impl Replica for CpuReplica {
     fn layout(&self) -> &Layout {
-        self.program.graph().parameters()
+        self.engine.graph().parameters()
     }
 
     fn assign_shard(&mut self, shard: u32, of: u32) -> Result<(), grawa_core::Error> {
-        let order = self.order.for_workers(of).map_err(|error| replica_error(error.into()))?;
-        let reader = Loader::new(self.reader.feed().clone(), &order, shard);
+        let order = self.engine.order.for_workers(of).map_err(|error| replica_error(error.into()))?;
+        let reader = Loader::new(self.engine.train.clone(), &order, shard);
         self.reader = reader.map_err(|error| replica_error(error.into()))?;
         // In the new shard, a step of the same number has another batch.
-        (self.order, self.batches, self.key) = (order, None, None);
+        (self.engine.order, self.batches, self.key) = (order, None, None);
         Ok(())
     }
 
@@ -201,11 +197,8 @@ impl Replica for CpuReplica {
         prox: &[Prox<'_>],
     ) -> Result<bool, grawa_core::Error> {
         let slot = self.slot.take();
-        let gradient = match (&self.gradient, &slot) {
-            (Some(own), _) => own,
-            (None, Some(slot)) => &slot.gradient,
-            (None, None) => return Err(no_gradient()),
-        };
+        let lent = slot.as_deref().map(|slot| &slot.gradient);
+        let gradient = self.gradient.as_ref().or(lent).ok_or_else(no_gradient)?;
         let update = self.moments.update(optimizer, rate, &mut self.state.parameters, gradient, prox)?;
         // The threads of the slot share the update.
         Ok(match &slot {
@@ -237,12 +230,9 @@ impl Replica for CpuReplica {
     }
 
     fn norms(&mut self, out: &mut [f64]) -> Result<(), grawa_core::Error> {
-        let gradient = match (&self.gradient, &self.slot) {
-            (Some(own), _) => own,
-            (None, Some(slot)) => &slot.gradient,
-            (None, None) => return Err(no_gradient()),
-        };
-        norms(self.program.graph().parameters(), gradient, out)
+        let lent = self.slot.as_deref().map(|slot| &slot.gradient);
+        let gradient = self.gradient.as_ref().or(lent).ok_or_else(no_gradient)?;
+        norms(self.engine.graph().parameters(), gradient, out)
     }
 
     fn score(&mut self, key: Key, dropout: bool, out: &mut [f64]) -> Result<(), grawa_core::Error> {

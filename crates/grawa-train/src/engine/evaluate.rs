@@ -7,13 +7,12 @@
 //! dropout, and averages the statistics of these batches with equal weights (PyTorch's `momentum=None`). Statistics of
 //! images without augmentation do not fit the network: they cost VGG-16 on CIFAR-10 almost one percent of test error.
 
-use super::{ComputeSlots, Counts, Engine};
+use super::{Counts, Engine};
 use crate::recipe::BatchNorm;
 use crate::{Error, Recipe};
 use grawa_core::{Key, Layout, Purpose};
-use grawa_data::{Feed, Sampler};
-use grawa_nn::{Mode, Program};
-use std::sync::Arc;
+use grawa_data::Sampler;
+use grawa_nn::Mode;
 
 /// Evaluates models. Each of several shards covers its part of the batches.
 pub trait EvaluateShard: Send {
@@ -61,7 +60,7 @@ impl EvaluateShard for CpuEvaluator {
     }
 
     fn statistics(&self) -> &Layout {
-        self.program.graph().statistics()
+        self.engine.program.graph().statistics()
     }
 
     fn recalibrate(
@@ -70,17 +69,17 @@ impl EvaluateShard for CpuEvaluator {
         shard: (usize, usize),
         alive: &mut dyn FnMut(),
     ) -> Result<(Vec<f64>, u64), Error> {
-        let graph = self.program.graph();
+        let graph = self.engine.program.graph();
         let mut sums = vec![0.0; graph.statistics().len()];
         let mut count = 0;
         let start = graph.initial_statistics();
-        for (key, chosen) in recalibration(&self.order, shard, self.batches)? {
+        for (key, chosen) in recalibration(&self.engine.order, shard, self.batches)? {
             alive();
-            let mut slot = self.slots.borrow();
+            let mut slot = self.engine.slots.borrow();
             let slot = &mut *slot;
             let batch = &mut slot.batch;
-            self.train.augmented(key, &chosen, &mut batch.images, &mut batch.labels)?;
-            self.program.forward(
+            self.engine.train.augmented(key, &chosen, &mut batch.images, &mut batch.labels)?;
+            self.engine.program.forward(
                 &mut slot.arena,
                 parameters,
                 &start,
@@ -89,7 +88,7 @@ impl EvaluateShard for CpuEvaluator {
             )?;
             // Starting at zero, the running average keeps a tenth of the batch statistics.
             let mut found = vec![0.0; start.len()];
-            self.program.track(&slot.arena, &mut found)?;
+            self.engine.program.track(&slot.arena, &mut found)?;
             sums.iter_mut().zip(found).for_each(|(sum, found)| *sum += f64::from(found) / SHARE);
             count += 1;
         }
@@ -104,14 +103,14 @@ impl EvaluateShard for CpuEvaluator {
         alive: &mut dyn FnMut(),
         show: &mut dyn FnMut(&[f32], usize),
     ) -> Result<(), Error> {
-        let classes = self.program.graph().classes();
-        for number in (shard..self.test.len().div_ceil(self.program.batch())).step_by(shards) {
+        let classes = self.engine.program.graph().classes();
+        for number in (shard..self.engine.test.len().div_ceil(self.engine.program.batch())).step_by(shards) {
             alive();
-            let mut slot = self.slots.borrow();
+            let mut slot = self.engine.slots.borrow();
             let slot = &mut *slot;
             let batch = &mut slot.batch;
-            let real = self.test.evaluation(number, &mut batch.images, &mut batch.labels)?;
-            let logits = self.program.forward(
+            let real = self.engine.test.evaluation(number, &mut batch.images, &mut batch.labels)?;
+            let logits = self.engine.program.forward(
                 &mut slot.arena,
                 parameters,
                 statistics,
@@ -129,14 +128,10 @@ impl EvaluateShard for CpuEvaluator {
 /// Evaluates models on the CPU.
 #[derive(Clone, Debug)]
 pub struct CpuEvaluator {
-    program: Arc<Program>,
-    slots: Arc<ComputeSlots>,
-    order: Sampler,
-    train: Feed,
-    test: Feed,
-    policy: BatchNorm,
+    pub(super) engine: Engine,
+    pub(super) policy: BatchNorm,
     /// The number of recalibration batches.
-    batches: usize,
+    pub(super) batches: usize,
 }
 
 /// PyTorch's momentum of running statistics: the share that one batch contributes, starting at zero.
@@ -165,20 +160,6 @@ pub(crate) fn recalibration(
         (key.step(number as u64), examples.collect())
     };
     Ok((shard..batches).step_by(shards).map(batch).collect())
-}
-
-impl CpuEvaluator {
-    pub(super) fn new(engine: &Engine, recipe: &Recipe) -> Self {
-        CpuEvaluator {
-            program: Arc::clone(&engine.program),
-            slots: Arc::clone(&engine.slots),
-            order: engine.order.clone(),
-            train: engine.train.clone(),
-            test: engine.test.clone(),
-            policy: recipe.evaluate.batch_norm,
-            batches: recalibration_batches(recipe, engine.train.len()),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -178,6 +178,7 @@ impl Engine {
 
     /// Evaluates models on the CPU.
     pub fn evaluator(&self, recipe: &Recipe) -> CpuEvaluator {
-        CpuEvaluator::new(self, recipe)
+        let batches = evaluate::recalibration_batches(recipe, self.train.len());
+        CpuEvaluator { engine: self.clone(), policy: recipe.evaluate.batch_norm, batches }
     }
 }

@@ -9,11 +9,12 @@
 //! | `tensorboard/` | curves for TensorBoard, which have a time of day | no |
 
 use super::about::{ABOUT, About};
+use super::appended::Appended;
 use super::log::{self, Log};
-use super::metrics::Metrics;
-use super::tensorboard::Board;
+use super::{metrics, tensorboard};
+use crate::checkpoint::io;
 use crate::{Error, Event, Observer};
-use std::fs::OpenOptions;
+use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -22,8 +23,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 #[derive(Debug)]
 pub struct Files {
     log: Log,
-    metrics: Metrics,
-    board: Board,
+    metrics: Appended,
+    board: Appended,
 }
 
 impl Files {
@@ -33,12 +34,11 @@ impl Files {
         // The log first: it refuses a folder that has one.
         let log = Log::create(folder)?;
         let path = folder.join(ABOUT);
-        let write = || {
-            let mut file = OpenOptions::new().write(true).create_new(true).open(&path)?;
-            file.write_all(about.to_toml(now).as_bytes())
-        };
-        write().map_err(|source| Error::Io { action: "write", path: path.clone(), source })?;
-        Ok(Files { log, metrics: Metrics::create(folder, [])?, board: Board::create(folder, [], now)? })
+        let file = File::create_new(&path);
+        let written = file.and_then(|mut file| file.write_all(about.to_toml(now).as_bytes()));
+        written.map_err(io("write", &path))?;
+        let (metrics, board) = (metrics::create(folder, [])?, tensorboard::create(folder, [], now)?);
+        Ok(Files { log, metrics, board })
     }
 
     /// Checks that the record in a folder can be truncated to a checkpoint, or that there is none. Nothing is changed.
@@ -63,8 +63,8 @@ impl Files {
         let so_far = log::read(folder)?;
         Ok(Files {
             log,
-            metrics: Metrics::create(folder, so_far.iter().map(|(event, _)| event))?,
-            board: Board::create(folder, &so_far, so_far.first().map_or(0.0, |(_, wall)| *wall))?,
+            metrics: metrics::create(folder, so_far.iter().map(|(event, _)| event))?,
+            board: tensorboard::create(folder, &so_far, so_far.first().map_or(0.0, |(_, wall)| *wall))?,
         })
     }
 }
@@ -72,8 +72,8 @@ impl Files {
 impl Observer for Files {
     fn event(&mut self, event: &Event) -> Result<(), Error> {
         let now = now();
-        self.metrics.write(event)?;
-        self.board.write(event, now)?;
+        self.metrics.append(metrics::rows(event).as_bytes())?;
+        self.board.append(&tensorboard::records(event, now))?;
         // Last: after a checkpoint all that belongs to it is there.
         self.log.write(event, now)
     }

@@ -5,6 +5,7 @@
 //! resumed has the same `events.jsonl` as one that was not. Both files only grow, except that a resume truncates them to their length
 //! at the checkpoint. An incomplete last line, as a power failure leaves it, is ignored.
 
+use crate::checkpoint::io;
 use crate::{Error, Event, Place, Reason, Share, Times};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
@@ -48,7 +49,7 @@ impl Log {
         let new = |name: &str| {
             let path = folder.join(name);
             let opened = OpenOptions::new().append(true).create_new(true).open(&path);
-            opened.map_err(|source| Error::Io { action: "create", path, source })
+            opened.map_err(io("create", &path))
         };
         Ok(Log { folder: folder.into(), events: new(EVENTS)?, journal: new(JOURNAL)?, lines: 0 })
     }
@@ -131,8 +132,7 @@ impl Log {
         append(&mut self.journal, &self.folder.join(JOURNAL), &entry)?;
         if is_checkpoint {
             for (file, name) in [(&self.events, EVENTS), (&self.journal, JOURNAL)] {
-                let path = self.folder.join(name);
-                file.sync_data().map_err(|source| Error::Io { action: "write", path, source })?;
+                file.sync_data().map_err(io("write", &self.folder.join(name)))?;
             }
         }
         Ok(())
@@ -159,7 +159,7 @@ fn cut(folder: &Path, name: &str, length: usize) -> Result<File, Error> {
         file.sync_all()?;
         Ok(file)
     };
-    open().map_err(|source| Error::Io { action: "cut", path: path.clone(), source })
+    open().map_err(io("cut", &path))
 }
 
 /// What is not reproducible in an event: the time at which it happened, and the times of workers.
@@ -232,8 +232,7 @@ struct Lines {
 
 impl Lines {
     fn read(path: &Path) -> Result<Self, Error> {
-        let text =
-            fs::read(path).map_err(|source| Error::Io { action: "read", path: path.into(), source })?;
+        let text = fs::read(path).map_err(io("read", path))?;
         let mut ends: Vec<usize> =
             text.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1).collect();
         // A power failure may leave a last line that ends and yet is not complete.
@@ -258,10 +257,9 @@ impl Lines {
 
 fn append(file: &mut File, path: &Path, value: &impl Serialize) -> Result<(), Error> {
     // One write for a line: what another program reads meanwhile ends at a line, or almost.
-    let io = |source| Error::Io { action: "write", path: path.into(), source };
-    let mut line = serde_json::to_vec(value).map_err(|error| io(error.into()))?;
+    let mut line = serde_json::to_vec(value).map_err(|error| io("write", path)(error.into()))?;
     line.push(b'\n');
-    file.write_all(&line).map_err(io)
+    file.write_all(&line).map_err(io("write", path))
 }
 
 #[cfg(test)]

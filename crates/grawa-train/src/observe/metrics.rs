@@ -1,50 +1,26 @@
 //! `metrics.csv`: the progress of a run as a table for other programs. It holds no times, so that a repetition gives the
 //! same file.
 
+use super::appended::Appended;
 use crate::{Error, Event};
-use std::fs::{self, File, OpenOptions};
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The file's name.
 pub const METRICS: &str = "metrics.csv";
 
 const HEADER: &str = "event,step,round,epoch,rate,train_loss,model,test_loss,test_error,bytes";
 
-/// The file, open for writing.
-#[derive(Debug)]
-pub(super) struct Metrics {
-    path: PathBuf,
-    file: File,
-}
-
-impl Metrics {
-    /// A new file with the events so far; an existing one is replaced.
-    pub(super) fn create<'a>(
-        folder: &Path,
-        so_far: impl IntoIterator<Item = &'a Event>,
-    ) -> Result<Self, Error> {
-        let path = folder.join(METRICS);
-        let text: String =
-            std::iter::once(format!("{HEADER}\n")).chain(so_far.into_iter().map(rows)).collect();
-        let aside = folder.join(format!("{METRICS}.new"));
-        let write = || {
-            fs::write(&aside, text)?;
-            fs::rename(&aside, &path)?;
-            OpenOptions::new().append(true).open(&path)
-        };
-        let file = write().map_err(|source| Error::Io { action: "write", path: path.clone(), source })?;
-        Ok(Metrics { path, file })
-    }
-
-    pub(super) fn write(&mut self, event: &Event) -> Result<(), Error> {
-        let io = |source| Error::Io { action: "write", path: self.path.clone(), source };
-        self.file.write_all(rows(event).as_bytes()).map_err(io)
-    }
+/// A new file with the events so far; an existing one is replaced.
+pub(super) fn create<'a>(
+    folder: &Path,
+    so_far: impl IntoIterator<Item = &'a Event>,
+) -> Result<Appended, Error> {
+    let text: String = std::iter::once(format!("{HEADER}\n")).chain(so_far.into_iter().map(rows)).collect();
+    Appended::create(folder.join(METRICS), &folder.join(format!("{METRICS}.new")), text.as_bytes())
 }
 
 /// The rows of an event: none, one, or one for each model.
-fn rows(event: &Event) -> String {
+pub(super) fn rows(event: &Event) -> String {
     let at = event.place();
     let place = format!("{},{},{}", at.steps, at.rounds, at.epochs);
     let number = |number: Option<f64>| number.map(|number| number.to_string()).unwrap_or_default();
@@ -67,14 +43,15 @@ fn rows(event: &Event) -> String {
 mod tests {
     use super::*;
     use crate::observe::sample;
+    use std::fs;
 
     #[test]
     fn every_row_has_every_column() {
         let folder = tempfile::tempdir().unwrap();
         let events = sample::run("lgrawa", 2, 4);
-        let mut metrics = Metrics::create(folder.path(), []).unwrap();
+        let mut metrics = create(folder.path(), []).unwrap();
         for event in &events {
-            metrics.write(event).unwrap();
+            metrics.append(rows(event).as_bytes()).unwrap();
         }
         let text = fs::read_to_string(folder.path().join(METRICS)).unwrap();
         let lines: Vec<&str> = text.lines().collect();
@@ -83,7 +60,7 @@ mod tests {
         assert_eq!(lines[1], "round,4,1,0.25,0.1,1,,,,20000");
         assert_eq!(lines[3], "evaluated,8,2,0.5,,,mean,0.5,0.3342618384401114,");
         // What a resume writes anew is the same.
-        Metrics::create(folder.path(), &events).unwrap();
+        create(folder.path(), &events).unwrap();
         assert_eq!(fs::read_to_string(folder.path().join(METRICS)).unwrap(), text);
     }
 }

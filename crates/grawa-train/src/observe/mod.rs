@@ -5,6 +5,7 @@
 //! [`View`].
 
 mod about;
+mod appended;
 mod files;
 mod lines;
 mod log;

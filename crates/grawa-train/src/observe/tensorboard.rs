@@ -5,56 +5,34 @@
 //! time (a double), 2 the step, 3 the file's version (the first record), 5 a `Summary`, whose fields 1 are `Value`s with a
 //! tag (1) and a float (2). `oracle/read-tensorboard` has PyPI's `tensorboard` read it.
 
+use super::appended::Appended;
+use crate::checkpoint::io;
 use crate::{Error, Event};
 use crc_fast::CrcAlgorithm::Crc32Iscsi;
-use std::fs::{self, File, OpenOptions};
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::Path;
 
 /// The folder of the file.
 pub const TENSORBOARD: &str = "tensorboard";
 /// TensorBoard takes files with `tfevents` in their names.
 const NAME: &str = "events.out.tfevents.0.grawa";
 
-/// The file, open for writing.
-#[derive(Debug)]
-pub(super) struct Board {
-    path: PathBuf,
-    file: File,
-}
-
-impl Board {
-    /// A new file with the events so far and their times; an existing one is replaced.
-    pub(super) fn create<'a>(
-        folder: &Path,
-        so_far: impl IntoIterator<Item = &'a (Event, f64)>,
-        now: f64,
-    ) -> Result<Self, Error> {
-        let folder = folder.join(TENSORBOARD);
-        let path = folder.join(NAME);
-        let mut bytes = record(&[double(1, now), text(3, "brain.Event:2")].concat());
-        for (event, wall) in so_far {
-            bytes.extend(records(event, *wall));
-        }
-        let aside = folder.join("new");
-        let write = || {
-            fs::create_dir_all(&folder)?;
-            fs::write(&aside, bytes)?;
-            fs::rename(&aside, &path)?;
-            OpenOptions::new().append(true).open(&path)
-        };
-        let file = write().map_err(|source| Error::Io { action: "write", path: path.clone(), source })?;
-        Ok(Board { path, file })
-    }
-
-    pub(super) fn write(&mut self, event: &Event, wall: f64) -> Result<(), Error> {
-        let io = |source| Error::Io { action: "write", path: self.path.clone(), source };
-        self.file.write_all(&records(event, wall)).map_err(io)
-    }
+/// A new file with the events so far and their times; an existing one is replaced.
+pub(super) fn create<'a>(
+    folder: &Path,
+    so_far: impl IntoIterator<Item = &'a (Event, f64)>,
+    now: f64,
+) -> Result<Appended, Error> {
+    let folder = folder.join(TENSORBOARD);
+    let path = folder.join(NAME);
+    let mut bytes = record(&[double(1, now), text(3, "brain.Event:2")].concat());
+    bytes.extend(so_far.into_iter().flat_map(|(event, wall)| records(event, *wall)));
+    fs::create_dir_all(&folder).map_err(io("write", &path))?;
+    Appended::create(path, &folder.join("new"), &bytes)
 }
 
 /// The record of an event, if it has scalars.
-fn records(event: &Event, wall: f64) -> Vec<u8> {
+pub(super) fn records(event: &Event, wall: f64) -> Vec<u8> {
     let scalars = scalars(event);
     if scalars.is_empty() {
         return Vec::new();
@@ -173,9 +151,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let events: Vec<(Event, f64)> =
             sample::run("lgrawa", 3, 4).into_iter().zip((0..).map(f64::from)).collect();
-        let mut board = Board::create(folder.path(), [], 5.0).unwrap();
+        let mut board = create(folder.path(), [], 5.0).unwrap();
         for (event, wall) in &events {
-            board.write(event, *wall).unwrap();
+            board.append(&records(event, *wall)).unwrap();
         }
         let path = folder.path().join(TENSORBOARD).join(NAME);
         let bytes = fs::read(&path).unwrap();
@@ -187,7 +165,7 @@ mod tests {
             count += 1;
         }
         assert_eq!((rest.len(), count), (0, 1 + 4 + 2));
-        Board::create(folder.path(), &events, 5.0).unwrap();
+        create(folder.path(), &events, 5.0).unwrap();
         assert_eq!(fs::read(&path).unwrap(), bytes);
     }
 

@@ -1,5 +1,7 @@
 //! Settings of single workers, such as `worker 2: 3x, worker 5: 2x`.
 
+use std::ops::RangeInclusive;
+
 /// What is written where no worker has a setting.
 const NONE: &str = "none";
 
@@ -13,7 +15,7 @@ impl ByWorker {
         text: &str,
         unit: &str,
         expected: &str,
-        is_right: impl Fn(f64) -> bool,
+        right: RangeInclusive<f64>,
     ) -> Result<Self, String> {
         let wrong = || format!("found \"{text}\", expected {expected}, or \"{NONE}\"");
         if text == NONE {
@@ -25,7 +27,7 @@ impl ByWorker {
             let worker = worker.trim().strip_prefix("worker").and_then(|worker| worker.trim().parse().ok());
             let number = number.trim().strip_suffix(unit).and_then(|number| number.trim().parse().ok());
             match (worker, number) {
-                (Some(worker), Some(number)) if is_right(number) => found.push((worker, number)),
+                (Some(worker), Some(number)) if right.contains(&number) => found.push((worker, number)),
                 _ => return Err(wrong()),
             }
         }

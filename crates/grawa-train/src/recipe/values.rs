@@ -3,7 +3,7 @@
 //! Every module here is for `#[serde(with = …)]` on a field of a recipe. Values come from TOML.
 
 use super::ByWorker;
-use grawa_core::Amount;
+use grawa_core::{Amount, Schedule};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -35,8 +35,8 @@ macro_rules! value {
     };
 }
 
-value!(count, u32, |value| whole(value, "a whole number, 0 or more"), |n| Some((*n).into()));
-value!(positive, u32, read_positive, |n| Some((*n).into()));
+value!(count, u32, |value| whole(value, "a whole number, 0 or more"), plain);
+value!(positive, u32, read_positive, plain);
 value!(optional_positive, Option<u32>, |value| read_positive(value).map(Some), |n| n.map(Into::into));
 value!(
     /// Whole numbers of TOML end at 2⁶³ − 1, so seeds do too.
@@ -45,9 +45,7 @@ value!(
     |value| whole(value, "a whole number from 0 to 9223372036854775807"),
     |seed| i64::try_from(*seed).ok().map(Into::into)
 );
-value!(flag, bool, |value| value.as_bool().ok_or_else(|| wrong(value, "true or false")), |it| Some(
-    (*it).into()
-));
+value!(flag, bool, |value| value.as_bool().ok_or_else(|| wrong(value, "true or false")), plain);
 value!(path, PathBuf, read_path, |path| Some(path.to_string_lossy().as_ref().into()));
 value!(optional_path, Option<PathBuf>, |value| read_path(value).map(Some), |path| path
     .as_ref()
@@ -63,64 +61,37 @@ value!(
     },
     |graph| graph.clone().map(Into::into)
 );
-value!(
-    momentum,
-    f32,
-    |value| real(value, "a number from 0 to below 1", |x| (0.0..1.0).contains(&(x as f32))).map(|x| x as f32),
-    shortest
-);
-value!(
-    weight_decay,
-    f32,
-    |value| real(value, "a number, 0 or more", |x| x >= 0.0 && (x as f32).is_finite()).map(|x| x as f32),
-    shortest
-);
-value!(beta, f64, |value| real(value, "a number from 0 to below 1", |x| (0.0..1.0).contains(&x)), |beta| {
-    Some((*beta).into())
-});
-value!(
-    eps,
-    f32,
-    |value| real(value, "a positive number", |x| x as f32 > 0.0 && (x as f32).is_finite()).map(|x| x as f32),
-    shortest
-);
-value!(
-    share,
-    f64,
-    |value| real(value, "a share from 0 to below 1, such as 0.2", |x| (0.0..1.0).contains(&x)),
-    |share| { Some((*share).into()) }
-);
-value!(radius, f64, |value| real(value, "a number, 0 or more", |x| x >= 0.0), |radius| Some(
-    (*radius).into()
-));
+value!(momentum, f32, |value| single(value, BELOW_ONE, |x| (0.0..1.0).contains(&(x as f32))), shortest);
+value!(weight_decay, f32, |value| single(value, NOT_NEGATIVE, |x| x >= 0.0), shortest);
+value!(beta, f64, |value| real(value, BELOW_ONE, |x| (0.0..1.0).contains(&x)), plain);
+value!(eps, f32, |value| single(value, "a positive number", |x| x as f32 > 0.0), shortest);
+value!(share, f64, |value| real(value, SHARE, |x| (0.0..1.0).contains(&x)), plain);
+value!(radius, f64, |value| real(value, NOT_NEGATIVE, |x| x >= 0.0), plain);
 value!(
     label_noise,
     ByWorker,
-    |value| ByWorker::read(&text(value)?, "", "a share from 0 to 1 as in \"worker 3: 0.4\"", |share| {
-        (0.0..=1.0).contains(&share)
-    }),
+    |value| ByWorker::read(&text(value)?, "", "a share from 0 to 1 as in \"worker 3: 0.4\"", 0.0..=1.0),
     |noise| Some(noise.print("").into())
 );
 value!(
     slow,
     ByWorker,
-    |value| ByWorker::read(&text(value)?, "x", "a factor from 1 to 1000 as in \"worker 2: 3x\"", |factor| {
-        (1.0..=1000.0).contains(&factor)
-    }),
+    |value| ByWorker::read(
+        &text(value)?,
+        "x",
+        "a factor from 1 to 1000 as in \"worker 2: 3x\"",
+        1.0..=1000.0
+    ),
     |slow| Some(slow.print("x").into())
 );
 value!(
     /// A learning rate: a number, or a schedule.
     rate,
-    grawa_core::Schedule,
+    Schedule,
     |value| {
         let read = match value {
             Value::String(text) => text.parse(),
-            value => grawa_core::Schedule::constant(real(
-                value,
-                "a rate such as 0.1, or a schedule in quotes",
-                f64::is_finite,
-            )?),
+            value => Schedule::constant(real(value, "a rate such as 0.1, or a schedule in quotes", |_| true)?),
         };
         read.map_err(|error| error.to_string())
     },
@@ -152,6 +123,11 @@ pub(super) mod word {
         to.collect_str(value)
     }
 }
+
+/// What several numbers are expected to be.
+const BELOW_ONE: &str = "a number from 0 to below 1";
+const NOT_NEGATIVE: &str = "a number, 0 or more";
+const SHARE: &str = "a share from 0 to below 1, such as 0.2";
 
 /// The word for "only at the end".
 const END: &str = "end";
@@ -185,6 +161,15 @@ fn read_positive(value: &Value) -> Result<u32, String> {
 fn real(value: &Value, expected: &str, is_right: impl Fn(f64) -> bool) -> Result<f64, String> {
     let found = value.as_float().or_else(|| value.as_integer().map(|n| n as f64));
     found.filter(|x| x.is_finite() && is_right(*x)).ok_or_else(|| wrong(value, expected))
+}
+
+/// The same where it is kept as an `f32`.
+fn single(value: &Value, expected: &str, is_right: impl Fn(f64) -> bool) -> Result<f32, String> {
+    real(value, expected, |x| (x as f32).is_finite() && is_right(x)).map(|x| x as f32)
+}
+
+fn plain<T: Copy + Into<Value>>(value: &T) -> Option<Value> {
+    Some((*value).into())
 }
 
 /// The shortest decimal that reads back as the same float: 0.0001, not 0.00009999999747378752.

@@ -31,16 +31,6 @@ pub(super) struct Gpu {
     pub(super) recalibration: Option<Vec<(Key, Vec<u32>)>>,
 }
 
-/// Steps of all workers of a GPU.
-struct Steps<'a> {
-    keys: &'a [Key],
-    rates: &'a [f32],
-    optimizer: Optimizer,
-    radius: Option<f32>,
-    prox: [f32; 2],
-    norms: bool,
-}
-
 /// The results of a worker's steps.
 #[derive(Clone, Debug, Default)]
 struct StepsTaken {
@@ -72,14 +62,7 @@ impl Gpu {
             let rates: Vec<f64> = (0..count).map(|step| cycle.rate_after(in_cycle + step)).collect();
             let start = cycle.now();
             let keys: Vec<Key> = workers.iter().map(|worker| worker.key(cycle)).collect();
-            let results = self.take_steps(&Steps {
-                keys: &keys,
-                rates: &rates.iter().map(|&rate| rate as f32).collect::<Vec<_>>(),
-                optimizer: cycle.optimizer(),
-                radius: cycle.radius(),
-                prox: cycle.prox,
-                norms: cycle.norms,
-            })?;
+            let results = self.take_steps(cycle, &keys, &rates)?;
             let spent = cycle.now().saturating_sub(start);
             for (worker, (results, stream)) in
                 workers.iter_mut().zip(results.into_iter().zip(&mut self.streams))
@@ -138,29 +121,30 @@ impl Gpu {
         Ok(())
     }
 
-    fn take_steps(&mut self, steps: &Steps<'_>) -> Result<Vec<StepsTaken>, Error> {
-        let count = steps.rates.len();
-        self.load_train_batches(steps.keys, count as u64)?;
+    fn take_steps(&mut self, cycle: &Cycle, keys: &[Key], rates: &[f64]) -> Result<Vec<StepsTaken>, Error> {
+        let rates: Vec<f32> = rates.iter().map(|&rate| rate as f32).collect();
+        let (count, optimizer, radius) = (rates.len(), cycle.optimizer(), cycle.radius());
+        self.load_train_batches(keys, count as u64)?;
         let (set, on_device) = (&mut self.set, self.data.on_device);
-        set.set_positions(steps.keys, steps.rates, steps.prox)?;
-        let mut norms: Vec<Vec<f64>> = vec![Vec::new(); steps.keys.len()];
-        if steps.radius.is_none() && !steps.norms && on_device {
-            set.steps(steps.optimizer, count)?;
+        set.set_positions(keys, &rates, cycle.prox)?;
+        let mut norms: Vec<Vec<f64>> = vec![Vec::new(); keys.len()];
+        if radius.is_none() && !cycle.norms && on_device {
+            set.steps(optimizer, count)?;
         } else {
             for _ in 0..count {
                 set.compute_gradients()?;
-                if let Some(radius) = steps.radius {
+                if let Some(radius) = radius {
                     set.ascend(radius)?;
                     set.recompute_gradients()?;
                     set.restore()?;
                 }
-                if steps.norms {
+                if cycle.norms {
                     norms.iter_mut().zip(set.norms()?).for_each(|(all, norms)| all.extend(norms));
                 }
-                set.descend(steps.optimizer)?;
+                set.descend(optimizer)?;
             }
         }
-        self.look_ahead(steps.keys, count as u64)?;
+        self.look_ahead(keys, count as u64)?;
         // The GPU records whether a number was ever not finite; such a number stays.
         let taken = |((losses, lost), norms): ((_, bool), _)| StepsTaken { losses, finite: !lost, norms };
         Ok(self.set.losses(count)?.into_iter().zip(norms).map(taken).collect())
