@@ -31,12 +31,12 @@ pub(crate) fn statistics<T: Scalar>(shape: Shape, x: &[T]) -> Batch<T> {
     let count = T::of((x.len() / shape.channels.max(1)) as f64);
     let mut mean = vec![T::zero(); shape.channels];
     stretches(shape, x.len(), |channel, at| mean[channel] += x[at].iter().copied().sum());
-    mean.iter_mut().for_each(|mean| *mean /= count);
+    mean.iter_mut().for_each(|mean| *mean = *mean / count);
     let mut variance = vec![T::zero(); shape.channels];
     stretches(shape, x.len(), |channel, at| {
         variance[channel] += x[at].iter().map(|&x| (x - mean[channel]) * (x - mean[channel])).sum();
     });
-    variance.iter_mut().for_each(|variance| *variance /= count);
+    variance.iter_mut().for_each(|variance| *variance = *variance / count);
     Batch { mean, variance }
 }
 
