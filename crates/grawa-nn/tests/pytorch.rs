@@ -48,7 +48,8 @@ fn fill(graph: &Graph) -> (Vec<f32>, Vec<f32>) {
 /// ‖found − expected‖ / ‖expected‖.
 fn error<T: Scalar>(found: &[T], expected: &[f32]) -> f64 {
     assert_eq!(found.len(), expected.len());
-    let difference: Vec<f32> = found.iter().zip(expected).map(|(&a, &b)| (a - T::of(b.into())).wide() as f32).collect();
+    let difference: Vec<f32> =
+        found.iter().zip(expected).map(|(&a, &b)| (a - T::of(b.into())).wide() as f32).collect();
     norm(&difference) / norm(expected)
 }
 
