@@ -178,7 +178,7 @@ impl ReplicaSet {
     fn prepare(&mut self, job: Job) -> Result<(), Error> {
         match job {
             Job::Step { optimizer: Optimizer::AdamW(_), .. }
-            | Job::Descend { optimizer: Optimizer::AdamW(_) } => self.reserve_second_moments(),
+            | Job::Descend { optimizer: Optimizer::AdamW(_) } => self.reserve_second_moments().map(|_| ()),
             Job::Measure { .. } => self.reserve_kept(),
             _ => Ok(()),
         }
