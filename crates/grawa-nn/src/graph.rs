@@ -410,11 +410,7 @@ impl Builder {
         // The least ε that f32, in which evaluation normalises, keeps.
         if !(f64::from(f32::MIN_POSITIVE)..=1.0).contains(&epsilon) {
             let expected = format!("ε must be positive and at most 1, not {epsilon}");
-            return Err(Error::DoesNotFit {
-                operation: format!("batch norm {name}"),
-                found: shape,
-                expected,
-            });
+            return Err(Error::misfit(format!("batch norm {name}"), shape, expected));
         }
         let channels = vec![shape.channels];
         let weight = self.learn(format!("{name}.weight"), channels.clone(), Init::Constant(1.0));
