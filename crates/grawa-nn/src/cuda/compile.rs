@@ -261,7 +261,7 @@ impl Program {
         // Every result and gradient is kept for tangents: then nothing is left out.
         let merges = reuse != Reuse::Never;
         let steps = if merges { pool(graph, join(graph, fuse(graph))) } else { fuse(graph) };
-        let Plan { steps, slots, buffers } = Plan::of_steps(steps, batch, &layouts, reuse)?;
+        let Plan { steps, slots, buffers } = Plan::new(steps, batch, &layouts, reuse)?;
         let mut program = Program {
             graph: graph.clone(),
             batch,
