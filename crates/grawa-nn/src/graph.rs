@@ -172,6 +172,11 @@ impl Window {
         Window { kernel: side, stride: side, pad: 0, ceil: false }
     }
 
+    /// One window over a whole input.
+    pub(crate) fn whole(input: Shape) -> Self {
+        Window::tiles(input.height.max(input.width))
+    }
+
     /// How many windows fit along a side; none if they do not move.
     pub(crate) fn count(&self, side: usize) -> Option<usize> {
         let room = (side + 2 * self.pad).checked_sub(self.kernel)?;

@@ -21,7 +21,7 @@ use crate::op::{
     average_pool, batch_norm, channels, conv, cross_entropy, dropout, linear, max_pool, relu, subsample,
 };
 use crate::scalar::Scalar;
-use crate::{Error, Graph, Node, NodeId, Op, TensorId};
+use crate::{Error, Graph, Node, NodeId, Op, TensorId, Window};
 use grawa_core::{Key, Layout};
 
 /// Which statistics batch norm uses, and whether dropout is applied.
@@ -122,7 +122,7 @@ impl<'g, T: Scalar> Tape<'g, T> {
             Op::Add => y.iter_mut().zip(x(0)).zip(x(1)).for_each(|((y, &a), &b)| *y = a + b),
             Op::MaxPool(window) => max_pool::forward(window, (from(0), to), x(0), &mut y),
             Op::AveragePool(window) => average_pool::forward(window, (from(0), to), x(0), &mut y),
-            Op::GlobalAverage => average_pool::forward_global(from(0), x(0), &mut y),
+            Op::GlobalAverage => average_pool::forward(&Window::whole(from(0)), (from(0), to), x(0), &mut y),
             Op::Linear { weight, bias } => {
                 linear::forward(self.batch, x(0), learnt(*weight), learnt(*bias), &mut y)
             }
@@ -225,7 +225,9 @@ impl<'g, T: Scalar> Tape<'g, T> {
             Op::AveragePool(window) => {
                 average_pool::backward(window, (from(0), to), dy, &mut flows[place(0)])
             }
-            Op::GlobalAverage => average_pool::backward_global(from(0), dy, &mut flows[place(0)]),
+            Op::GlobalAverage => {
+                average_pool::backward(&Window::whole(from(0)), (from(0), to), dy, &mut flows[place(0)])
+            }
             Op::Linear { weight, bias } => {
                 let [dweight, dbias] = pair(layout, gradient, *weight, Some(*bias));
                 linear::backward(self.batch, x(0), learnt(*weight), dy, &mut flows[place(0)], dweight, dbias);
