@@ -296,13 +296,8 @@ impl fmt::Display for Graph {
         writeln!(f, "{}: {total} parameters in {} tensors", self.name, self.parameters.spans().len())?;
         for (index, node) in self.nodes.iter().enumerate() {
             let inputs: Vec<String> = node.inputs.iter().map(|input| input.0.to_string()).collect();
-            writeln!(
-                f,
-                "{index:5}  {:12} {:40} ← {}",
-                node.shape,
-                node.op.describe(self),
-                inputs.join(", ")
-            )?;
+            let (shape, op, inputs) = (node.shape, node.op.describe(self), inputs.join(", "));
+            writeln!(f, "{index:5}  {shape:12} {op:40} ← {inputs}")?;
         }
         Ok(())
     }
@@ -527,11 +522,8 @@ impl Builder {
     /// Adds zero channels before and after.
     pub fn pad_channels(&mut self, x: NodeId, before: usize, after: usize) -> NodeId {
         let shape = self.shape(x);
-        self.push(
-            Op::PadChannels { before, after },
-            &[x],
-            Shape { channels: shape.channels + before + after, ..shape },
-        )
+        let padded = Shape { channels: shape.channels + before + after, ..shape };
+        self.push(Op::PadChannels { before, after }, &[x], padded)
     }
 
     /// Every `stride`-th pixel.

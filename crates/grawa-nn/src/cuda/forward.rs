@@ -83,12 +83,8 @@ impl Pass<'_> {
                 if let Some(layer) = reader.filter(|_| pass_mode.of_batch) {
                     let norm = self.summed(layer, from.channels);
                     let grid = self.sums(rows, from.channels);
-                    return self.start(
-                        main,
-                        "add_moments",
-                        grid,
-                        arguments![x, other, y, count, relu, norm, slab],
-                    );
+                    let arguments = arguments![x, other, y, count, relu, norm, slab];
+                    return self.start(main, "add_moments", grid, arguments);
                 }
                 self.start(main, "add_forward", per_eight, arguments![x, other, y, eights, relu, slab])
             }

@@ -18,14 +18,8 @@ pub fn resnet50(
     for (stage, &count) in blocks.iter().enumerate() {
         for index in 0..count {
             let stride = if stage > 0 && index == 0 { 2 } else { 1 };
-            x = bottleneck(
-                &mut net,
-                x,
-                &format!("layer{}.{index}", stage + 1),
-                width << stage,
-                stride,
-                index == 0,
-            )?;
+            let name = format!("layer{}.{index}", stage + 1);
+            x = bottleneck(&mut net, x, &name, width << stage, stride, index == 0)?;
         }
     }
     net.classify(x, "fc", classes)
