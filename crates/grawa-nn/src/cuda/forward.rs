@@ -173,12 +173,7 @@ impl Pass<'_> {
         let arguments = arguments![logits, labels, dlogits, losses, n, classes, wide, factor, slab];
         self.start(self.main, "loss", grid, arguments)?;
         // The backward pass does not wait for the sum.
-        let stream = if backward && self.profile.is_none() { self.side } else { self.main };
-        if !std::ptr::eq(stream, self.main) {
-            let event = &self.events[2 * self.program.layers.len() + 4];
-            self.main.mark(event)?;
-            stream.wait_for(event)?;
-        }
+        let stream = if backward { self.fork(2 * self.program.layers.len() + 4)? } else { self.main };
         let grid = Grid { threads: 32, ..Grid::row(1) };
         self.start(stream, "loss_sum", grid, arguments![self.base, losses, n, history, rates, slab])
     }
