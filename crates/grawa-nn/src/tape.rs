@@ -129,7 +129,7 @@ impl<'g, T: Scalar> Tape<'g, T> {
             }
             Op::Dropout { probability } => match self.mode {
                 Mode::Train { dropout: Some(key) } => {
-                    dropout::forward(*probability, dropout::draws(key, index), x(0), &mut y)
+                    dropout::forward(*probability, dropout::draws(key, index, 0), x(0), &mut y)
                 }
                 _ => y.copy_from_slice(x(0)),
             },
@@ -231,7 +231,7 @@ impl<'g, T: Scalar> Tape<'g, T> {
             }
             Op::Dropout { probability } => match self.mode {
                 Mode::Train { dropout: Some(key) } => {
-                    dropout::backward(*probability, dropout::draws(key, index), dy, &mut flows[place(0)])
+                    dropout::backward(*probability, dropout::draws(key, index, 0), dy, &mut flows[place(0)])
                 }
                 _ => add(&mut flows[place(0)], dy),
             },

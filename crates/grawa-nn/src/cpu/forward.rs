@@ -158,7 +158,7 @@ impl Program {
                     Mode::Train { dropout: Some(key) } => {
                         let parts = y.par_chunks_mut(DRAWS).zip(x.par_chunks(DRAWS)).enumerate();
                         parts.for_each(|(part, (y, x))| {
-                            let draws = dropout::draws_from(key, step.output, part * DRAWS);
+                            let draws = dropout::draws(key, step.output, part * DRAWS);
                             dropout::forward(*probability, draws, x, y);
                         });
                     }
