@@ -191,10 +191,8 @@ impl ReplicaSet {
                 (outer.momentum as f32, unit, outer.nesterov, memory.start)
             }
             (Centre::Outer(_), ..) => {
-                return Err(Error::device(
-                    "hold a round",
-                    "the centre has no velocity for its outer optimizer",
-                ));
+                let why = "the centre has no velocity for its outer optimizer";
+                return Err(Error::device("hold a round", why));
             }
             _ => (0.0, 1.0, false, 0),
         };
