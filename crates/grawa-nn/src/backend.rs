@@ -71,12 +71,9 @@ impl FromStr for Precision {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        match text {
-            "f32" => Ok(Precision::F32),
-            "tf32" => Ok(Precision::Tf32),
-            "bf16" => Ok(Precision::Bf16),
-            _ => Err(Error::UnknownPrecision { found: text.into() }),
-        }
+        let all = [Precision::F32, Precision::Tf32, Precision::Bf16];
+        let found = all.into_iter().find(|precision| precision.to_string() == text);
+        found.ok_or_else(|| Error::UnknownPrecision { found: text.into() })
     }
 }
 

@@ -172,6 +172,11 @@ impl Window {
         Window { kernel: side, stride: side, pad: 0, ceil: false }
     }
 
+    /// One window over a whole input.
+    pub(crate) fn whole(input: Shape) -> Self {
+        Window::tiles(input.height.max(input.width))
+    }
+
     /// How many windows fit along a side; none if they do not move.
     pub(crate) fn count(&self, side: usize) -> Option<usize> {
         let room = (side + 2 * self.pad).checked_sub(self.kernel)?;
@@ -291,13 +296,8 @@ impl fmt::Display for Graph {
         writeln!(f, "{}: {total} parameters in {} tensors", self.name, self.parameters.spans().len())?;
         for (index, node) in self.nodes.iter().enumerate() {
             let inputs: Vec<String> = node.inputs.iter().map(|input| input.0.to_string()).collect();
-            writeln!(
-                f,
-                "{index:5}  {:12} {:40} ← {}",
-                node.shape,
-                node.op.describe(self),
-                inputs.join(", ")
-            )?;
+            let (shape, op, inputs) = (node.shape, node.op.describe(self), inputs.join(", "));
+            writeln!(f, "{index:5}  {shape:12} {op:40} ← {inputs}")?;
         }
         Ok(())
     }
@@ -410,11 +410,7 @@ impl Builder {
         // The least ε that f32, in which evaluation normalises, keeps.
         if !(f64::from(f32::MIN_POSITIVE)..=1.0).contains(&epsilon) {
             let expected = format!("ε must be positive and at most 1, not {epsilon}");
-            return Err(Error::DoesNotFit {
-                operation: format!("batch norm {name}"),
-                found: shape,
-                expected,
-            });
+            return Err(Error::misfit(format!("batch norm {name}"), shape, expected));
         }
         let channels = vec![shape.channels];
         let weight = self.learn(format!("{name}.weight"), channels.clone(), Init::Constant(1.0));
@@ -526,11 +522,8 @@ impl Builder {
     /// Adds zero channels before and after.
     pub fn pad_channels(&mut self, x: NodeId, before: usize, after: usize) -> NodeId {
         let shape = self.shape(x);
-        self.push(
-            Op::PadChannels { before, after },
-            &[x],
-            Shape { channels: shape.channels + before + after, ..shape },
-        )
+        let padded = Shape { channels: shape.channels + before + after, ..shape };
+        self.push(Op::PadChannels { before, after }, &[x], padded)
     }
 
     /// Every `stride`-th pixel.

@@ -62,13 +62,9 @@ pub(crate) struct Plan<L> {
 }
 
 impl<L: Copy + PartialEq> Plan<L> {
-    /// Plans passes over a batch. `layouts` holds the memory layout of each node: a buffer serves nodes of one layout.
-    pub(crate) fn new(graph: &Graph, batch: usize, layouts: &[L], reuse: Reuse) -> Result<Self, Error> {
-        Self::of_steps(fuse(graph), batch, layouts, reuse)
-    }
-
-    /// The same for steps that a backend has changed.
-    pub(crate) fn of_steps(
+    /// Plans passes over a batch by these steps. `layouts` holds the memory layout of each node: a buffer serves nodes of one
+    /// layout.
+    pub(crate) fn new(
         mut steps: Vec<Step>,
         batch: usize,
         layouts: &[L],
@@ -199,7 +195,7 @@ mod tests {
 
     fn plan(graph: &Graph, reuse: Reuse) -> Plan<Shape> {
         let shapes: Vec<Shape> = graph.nodes().iter().map(|node| node.shape).collect();
-        Plan::new(graph, 2, &shapes, reuse).unwrap()
+        Plan::new(fuse(graph), 2, &shapes, reuse).unwrap()
     }
 
     /// Runs the backward pass of a plan with one number for each gradient. Every step multiplies by an arbitrary factor;
@@ -265,7 +261,7 @@ mod tests {
         let shapes: Vec<_> = steps.iter().map(|s| (s.node, s.inputs.clone(), s.relu, s.output)).collect();
         assert_eq!(shapes, [(2, vec![0], false, 2), (1, vec![0, 2], true, 4), (5, vec![4], false, 5)]);
         assert!(matches!(steps[1].op, Op::BatchNorm { .. }));
-        assert!(Plan::new(&graph, 0, &[0; 6], Reuse::Never).is_err());
+        assert!(Plan::new(fuse(&graph), 0, &[0; 6], Reuse::Never).is_err());
     }
 
     /// A network of operations that keep the shape, each on arbitrary earlier results.

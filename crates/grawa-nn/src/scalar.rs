@@ -5,7 +5,7 @@ use crate::matmul::gemm;
 use num_traits::{One, Zero};
 use std::fmt::Debug;
 use std::iter::Sum;
-use std::ops::{AddAssign, Div, DivAssign, Neg, Sub};
+use std::ops::{AddAssign, Div, Sub};
 
 /// A number type of the plain path.
 pub trait Scalar:
@@ -16,8 +16,6 @@ pub trait Scalar:
     + Sub<Output = Self>
     + Div<Output = Self>
     + AddAssign
-    + DivAssign
-    + Neg<Output = Self>
     + Sum
     + Debug
     + Default
@@ -25,12 +23,8 @@ pub trait Scalar:
     + Sync
     + 'static
 {
-    /// From a count or a constant.
+    /// From a count, a constant or a stored number.
     fn of(x: f64) -> Self;
-    /// From a stored f32.
-    fn load(x: f32) -> Self;
-    /// As a stored f32.
-    fn store(self) -> f32;
     /// As an f64.
     fn wide(self) -> f64;
     /// √x.
@@ -55,12 +49,6 @@ macro_rules! scalar {
         impl Scalar for $number {
             fn of(x: f64) -> Self {
                 x as $number
-            }
-            fn load(x: f32) -> Self {
-                x.into()
-            }
-            fn store(self) -> f32 {
-                self as f32
             }
             fn wide(self) -> f64 {
                 self.into()

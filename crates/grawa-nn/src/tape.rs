@@ -21,7 +21,7 @@ use crate::op::{
     average_pool, batch_norm, channels, conv, cross_entropy, dropout, linear, max_pool, relu, subsample,
 };
 use crate::scalar::Scalar;
-use crate::{Error, Graph, Node, NodeId, Op, TensorId};
+use crate::{Error, Graph, Node, NodeId, Op, Shape, TensorId, Window};
 use grawa_core::{Key, Layout};
 
 /// Which statistics batch norm uses, and whether dropout is applied.
@@ -108,21 +108,14 @@ impl<'g, T: Scalar> Tape<'g, T> {
                         batch_norm::Batch { mean: running(*mean).into(), variance: running(*variance).into() }
                     }
                 };
-                batch_norm::forward(
-                    to,
-                    x(0),
-                    (&used.mean, &used.variance),
-                    *epsilon,
-                    learnt(*weight),
-                    learnt(*bias),
-                    &mut y,
-                );
+                let norm = self.norm(to, &used, *epsilon);
+                batch_norm::forward(&norm, x(0), learnt(*weight), learnt(*bias), &mut y);
             }
             Op::Relu => relu::forward(x(0), &mut y),
             Op::Add => y.iter_mut().zip(x(0)).zip(x(1)).for_each(|((y, &a), &b)| *y = a + b),
             Op::MaxPool(window) => max_pool::forward(window, (from(0), to), x(0), &mut y),
             Op::AveragePool(window) => average_pool::forward(window, (from(0), to), x(0), &mut y),
-            Op::GlobalAverage => average_pool::forward_global(from(0), x(0), &mut y),
+            Op::GlobalAverage => average_pool::forward(&Window::whole(from(0)), (from(0), to), x(0), &mut y),
             Op::Linear { weight, bias } => {
                 linear::forward(self.batch, x(0), learnt(*weight), learnt(*bias), &mut y)
             }
@@ -136,7 +129,7 @@ impl<'g, T: Scalar> Tape<'g, T> {
             }
             Op::Dropout { probability } => match self.mode {
                 Mode::Train { dropout: Some(key) } => {
-                    dropout::forward(*probability, dropout::draws(key, index), x(0), &mut y)
+                    dropout::forward(*probability, dropout::draws(key, index, 0), x(0), &mut y)
                 }
                 _ => y.copy_from_slice(x(0)),
             },
@@ -145,6 +138,15 @@ impl<'g, T: Scalar> Tape<'g, T> {
             }
         }
         (y, used)
+    }
+
+    fn norm<'a>(
+        &self,
+        shape: Shape,
+        used: &'a batch_norm::Batch<T>,
+        epsilon: f64,
+    ) -> batch_norm::Norm<'a, T> {
+        batch_norm::Norm { shape, used, epsilon, of_batch: self.mode != Mode::Evaluate }
     }
 
     /// The logits, example by example.
@@ -158,14 +160,8 @@ impl<'g, T: Scalar> Tape<'g, T> {
         expect_len("the list of labels", labels.len(), self.batch)?;
         let mut flows: Vec<Vec<T>> = self.values.iter().map(|value| vec![T::zero(); value.len()]).collect();
         let mut gradient = vec![T::zero(); parameters.len()];
-        let last = flows.len() - 1;
-        let loss = cross_entropy::loss(
-            self.graph.classes(),
-            self.logits(),
-            labels,
-            T::of(factor),
-            &mut flows[last],
-        )?;
+        let (last, classes, factor) = (flows.len() - 1, self.graph.classes(), T::of(factor));
+        let loss = cross_entropy::loss(classes, self.logits(), labels, factor, &mut flows[last])?;
         for index in (1..flows.len()).rev() {
             let (before, after) = flows.split_at_mut(index);
             self.flow_back(index, &after[0], before, parameters, &mut gradient);
@@ -204,15 +200,8 @@ impl<'g, T: Scalar> Tape<'g, T> {
                 conv::backward(conv, (from(0), to), x(0), learnt(*weight), dy, into);
             }
             Op::BatchNorm { weight, bias, epsilon, .. } => {
-                let used = &self.used[index];
                 let [dscale, dshift] = pair(layout, gradient, *weight, Some(*bias));
-                let norm = batch_norm::Norm {
-                    shape: to,
-                    mean: &used.mean,
-                    variance: &used.variance,
-                    epsilon: *epsilon,
-                    of_batch: self.mode != Mode::Evaluate,
-                };
+                let norm = self.norm(to, &self.used[index], *epsilon);
                 batch_norm::backward(&norm, x(0), learnt(*weight), dy, &mut flows[place(0)], dscale, dshift);
             }
             Op::Relu => relu::backward(x(0), dy, &mut flows[place(0)]),
@@ -225,7 +214,9 @@ impl<'g, T: Scalar> Tape<'g, T> {
             Op::AveragePool(window) => {
                 average_pool::backward(window, (from(0), to), dy, &mut flows[place(0)])
             }
-            Op::GlobalAverage => average_pool::backward_global(from(0), dy, &mut flows[place(0)]),
+            Op::GlobalAverage => {
+                average_pool::backward(&Window::whole(from(0)), (from(0), to), dy, &mut flows[place(0)])
+            }
             Op::Linear { weight, bias } => {
                 let [dweight, dbias] = pair(layout, gradient, *weight, Some(*bias));
                 linear::backward(self.batch, x(0), learnt(*weight), dy, &mut flows[place(0)], dweight, dbias);
@@ -240,7 +231,7 @@ impl<'g, T: Scalar> Tape<'g, T> {
             }
             Op::Dropout { probability } => match self.mode {
                 Mode::Train { dropout: Some(key) } => {
-                    dropout::backward(*probability, dropout::draws(key, index), dy, &mut flows[place(0)])
+                    dropout::backward(*probability, dropout::draws(key, index, 0), dy, &mut flows[place(0)])
                 }
                 _ => add(&mut flows[place(0)], dy),
             },

@@ -296,19 +296,13 @@ fn with_metadata(bytes: &[u8], metadata: &Metadata) -> Vec<u8> {
         bytes.split_first_chunk().map_or((0, bytes), |(n, rest)| (u64::from_le_bytes(*n), rest));
     let (header, tensors) = rest.split_at(rest.len().min(length as usize));
     let places = header.trim_ascii().strip_prefix(b"{").unwrap_or(header);
-    let words: Vec<String> =
-        metadata.iter().map(|(key, value)| format!("{}:{}", json(key), json(value))).collect();
+    let words: serde_json::Value = metadata.clone().into_iter().collect();
     let comma = if places == b"}" { "" } else { "," };
-    let mut header = format!("{{\"__metadata__\":{{{}}}{comma}", words.join(",")).into_bytes();
+    let mut header = format!("{{\"__metadata__\":{words}{comma}").into_bytes();
     header.extend_from_slice(places);
     // Tensors begin at a multiple of eight bytes, so that they can be mapped into memory.
     header.resize(header.len().next_multiple_of(8), b' ');
     [&(header.len() as u64).to_le_bytes()[..], &header, tensors].concat()
-}
-
-/// A text as JSON.
-fn json(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
 }
 
 #[cfg(test)]

@@ -48,7 +48,8 @@ fn fill(graph: &Graph) -> (Vec<f32>, Vec<f32>) {
 /// ‖found − expected‖ / ‖expected‖.
 fn error<T: Scalar>(found: &[T], expected: &[f32]) -> f64 {
     assert_eq!(found.len(), expected.len());
-    let difference: Vec<f32> = found.iter().zip(expected).map(|(&a, &b)| (a - T::load(b)).store()).collect();
+    let difference: Vec<f32> =
+        found.iter().zip(expected).map(|(&a, &b)| (a - T::of(b.into())).wide() as f32).collect();
     norm(&difference) / norm(expected)
 }
 
@@ -58,11 +59,11 @@ fn agrees<T: Scalar>(within: f64, gradients_within: f64) {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/{name}.safetensors"));
         let expected = Tensors::read(&path, name).unwrap();
         let (parameters, statistics) = fill(&graph);
-        let of = |x: &[f32]| x.iter().map(|&x| T::load(x)).collect::<Vec<T>>();
+        let of = |x: &[f32]| x.iter().map(|&x| T::of(x.into())).collect::<Vec<T>>();
         let (parameters, mut statistics) = (of(&parameters), of(&statistics));
         let images: Vec<T> = filled(BATCH * graph.input().len(), 1000)
             .into_iter()
-            .map(|u| T::load((2.0 * u) as f32))
+            .map(|u| T::of(f64::from((2.0 * u) as f32)))
             .collect();
         let labels: Vec<u32> = (0..BATCH).map(|i| (i * 7 % graph.classes()) as u32).collect();
         let bounded = |what: &str, error: f64, bound: f64| {
@@ -82,9 +83,9 @@ fn agrees<T: Scalar>(within: f64, gradients_within: f64) {
             let name = format!("buffer_after.{}", span.name());
             judge(&name, error(&statistics[span.range()], expected.f32(&name, span.shape()).unwrap()));
         }
-        let total = norm(&gradient.iter().map(|g| g.store()).collect::<Vec<_>>());
+        let total = norm(&gradient.iter().map(|g| g.wide() as f32).collect::<Vec<_>>());
         for (k, span) in graph.parameters().spans().iter().enumerate() {
-            let found: Vec<f32> = gradient[span.range()].iter().map(|g| g.store()).collect();
+            let found: Vec<f32> = gradient[span.range()].iter().map(|g| g.wide() as f32).collect();
             let stored = |kind: &str, len: usize| {
                 expected.f32(&format!("{kind}.{}", span.name()), &[len]).unwrap().to_vec()
             };

@@ -171,12 +171,10 @@ impl Arena {
                     scratch.flat = vec![0.0; flat];
                     scratch.flow = vec![0.0; flat];
                 }
-                Op::Relu => {
-                    if matches!(program.places[step.output], Place::Vectors(_)) {
-                        scratch.flow = vec![0.0; flat];
-                    }
+                Op::Relu if matches!(program.places[step.output], Place::Vectors(_)) => {
+                    scratch.flow = vec![0.0; flat];
                 }
-                Op::Add | Op::GlobalAverage | Op::MaxPool(_) | Op::AveragePool(_) => {}
+                Op::Relu | Op::Add | Op::GlobalAverage | Op::MaxPool(_) | Op::AveragePool(_) => {}
                 Op::PadChannels { .. } | Op::Subsample { .. } | Op::Concat | Op::Plain { .. } => {}
                 Op::Input => unreachable!("{NO_STEP}"),
             }

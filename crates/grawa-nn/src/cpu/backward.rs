@@ -219,7 +219,7 @@ impl Program {
                             flow.fill(0.0);
                             let parts = flow.par_chunks_mut(DRAWS).zip(dy.par_chunks(DRAWS)).enumerate();
                             parts.for_each(|(part, (flow, dy))| {
-                                let draws = dropout::draws_from(key, step.output, part * DRAWS);
+                                let draws = dropout::draws(key, step.output, part * DRAWS);
                                 dropout::backward(*probability, draws, dy, flow);
                             });
                         }

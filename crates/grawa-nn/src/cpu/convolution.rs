@@ -152,90 +152,69 @@ impl Convolution<'_> {
         self,
         workspace: &mut ConvWorkspace,
         x: Images<'_>,
-        (y, add): (&mut [F32x16], bool),
+        y: (&mut [F32x16], bool),
         parts: &mut [P],
         after: impl Fn(&mut [F32x16], &mut P) + Sync,
     ) {
-        let after = |_: usize, y: &mut [F32x16], part: &mut P| after(y, part);
-        let Convolution { isa, geometry, algorithm, weights } = self;
-        match algorithm {
-            ConvAlgorithm::Direct { forward, .. } => {
-                let packed = &mut workspace.weights[..geometry.weights()];
-                let size = geometry.weights() / geometry.to.blocks();
-                by_block(packed, size, |block, out| direct::pack(geometry, weights, block, out));
-                let sizes = [geometry.from.image(), geometry.to.image()];
-                by_images(sizes, 1, (x, y), parts, after, |x, y| {
-                    direct::run(isa, forward, x, packed, y, add)
-                });
-            }
-            ConvAlgorithm::Winograd(tiling) => {
-                self.winograd(workspace, tiling, false, x, (y, add), parts, after)
-            }
-        }
+        self.run(workspace, false, x, y, parts, |_, y, part| after(y, part));
     }
 
     /// The gradient of the input from that of the output, added to dx if `add`.
     pub(crate) fn backward(self, workspace: &mut ConvWorkspace, dy: &[F32x16], dx: &mut [F32x16], add: bool) {
         let batch = dy.len() / self.geometry.to.image();
-        self.backward_then(workspace, Images::Ready(dy), (dx, add), &mut vec![(); batch], |_, _, ()| ());
+        self.run(workspace, true, Images::Ready(dy), (dx, add), &mut vec![(); batch], |_, _, ()| ());
     }
 
-    /// The same. Then calls `after` with the number of each image, its dx, and its element of `parts`.
-    fn backward_then<P: Send>(
-        self,
-        workspace: &mut ConvWorkspace,
-        dy: Images<'_>,
-        (dx, add): (&mut [F32x16], bool),
-        parts: &mut [P],
-        after: impl Fn(usize, &mut [F32x16], &mut P) + Sync,
-    ) {
-        let Convolution { isa, geometry, algorithm, .. } = self;
-        match algorithm {
-            ConvAlgorithm::Direct { backward, .. } => {
-                let packed = self.pack_backward(&mut workspace.weights);
-                let sizes = [geometry.to.image(), geometry.from.image()];
-                by_images(sizes, 1, (dy, dx), parts, after, |dy, dx| {
-                    direct::run(isa, backward, dy, packed, dx, add);
-                });
-            }
-            ConvAlgorithm::Winograd(tiling) => {
-                self.winograd(workspace, &tiling.backward(), true, dy, (dx, add), parts, after)
-            }
-        }
-    }
-
-    /// The weights as the backward pass reads them.
-    fn pack_backward(self, packed: &mut [F32x16]) -> &[F32x16] {
+    /// The weights as a pass in one of the directions reads them.
+    fn pack(self, is_backward: bool, packed: &mut [F32x16]) -> &[F32x16] {
         let Convolution { isa, geometry, algorithm, weights } = self;
         match algorithm {
             ConvAlgorithm::Direct { .. } => {
                 let packed = &mut packed[..geometry.weights()];
-                let size = geometry.weights() / geometry.from.blocks();
-                by_block(packed, size, |block, out| direct::pack_backward(geometry, weights, block, out));
+                let to = if is_backward { &geometry.from } else { &geometry.to };
+                let pack = if is_backward { direct::pack_backward } else { direct::pack };
+                by_block(packed, packed.len() / to.blocks(), |block, out| {
+                    pack(geometry, weights, block, out)
+                });
                 packed
             }
             ConvAlgorithm::Winograd(tiling) => {
-                transform_kernel(isa, &tiling.backward(), weights, true, packed)
+                let tiling = if is_backward { tiling.backward() } else { *tiling };
+                let packed = &mut packed[..tiling.kernel_len()];
+                by_block(packed, packed.len() / tiling.to.blocks(), |block, out| {
+                    winograd::transform_kernel(isa, &tiling, weights, is_backward, block, out)
+                });
+                packed
             }
         }
     }
 
-    /// Winograd's algorithm in either direction: the weights are `flipped` in the backward pass.
-    #[allow(clippy::too_many_arguments)]
-    fn winograd<P: Send>(
+    /// Either direction: y from x, or the gradient of the input from that of the output. Then calls `after` with the number of
+    /// each image, its y, and its element of `parts`.
+    fn run<P: Send>(
         self,
         workspace: &mut ConvWorkspace,
-        tiling: &Tiling,
-        flipped: bool,
+        is_backward: bool,
         x: Images<'_>,
         (y, add): (&mut [F32x16], bool),
         parts: &mut [P],
         after: impl Fn(usize, &mut [F32x16], &mut P) + Sync,
     ) {
-        let Convolution { isa, weights, .. } = self;
+        let Convolution { isa, algorithm, weights, .. } = self;
+        let ConvWorkspace { weights: packed, tile_buffers, transformed, .. } = workspace;
+        let tiling = &match algorithm {
+            ConvAlgorithm::Direct { forward, backward } => {
+                let path = if is_backward { backward } else { forward };
+                let (packed, sizes) = (self.pack(is_backward, packed), [path.from.image(), path.to.image()]);
+                return by_images(sizes, 1, (x, y), parts, after, |x, y| {
+                    direct::run(isa, path, x, packed, y, add);
+                });
+            }
+            ConvAlgorithm::Winograd(tiling) if is_backward => tiling.backward(),
+            ConvAlgorithm::Winograd(tiling) => *tiling,
+        };
         let sizes = [tiling.from.image(), tiling.to.image()];
         let batch = y.len() / tiling.to.image();
-        let ConvWorkspace { weights: packed, tile_buffers, transformed, .. } = workspace;
         if tiling.is_deep(batch) {
             let (x, size) = (x.all(sizes, y), tiling.kernel_len() / tiling.to.blocks());
             let lines = tiling.apart(batch) * tiling.points();
@@ -247,7 +226,7 @@ impl Convolution<'_> {
             by_block(products, lines, |block, products| {
                 with_tile_buffer(tile_buffers, |buffer| {
                     let kernel = &mut buffer[..size];
-                    winograd::transform_kernel(isa, tiling, weights, flipped, block, kernel);
+                    winograd::transform_kernel(isa, tiling, weights, is_backward, block, kernel);
                     winograd::multiply_points(isa, tiling, batch, inputs, kernel, products);
                 });
             });
@@ -259,7 +238,7 @@ impl Convolution<'_> {
             });
             return;
         }
-        let packed = transform_kernel(isa, tiling, weights, flipped, packed);
+        let packed = self.pack(is_backward, packed);
         let together = tiling.images_at_once(batch, rayon::current_num_threads());
         by_images(sizes, together, (x, y), parts, after, |x, y| {
             with_tile_buffer(tile_buffers, |buffer| winograd::run(isa, tiling, x, packed, y, add, buffer));
@@ -267,7 +246,7 @@ impl Convolution<'_> {
     }
 
     /// Adds the gradient of the weights, and computes that of the input, added to dx if the flag says so. Then calls `after` as
-    /// [`Convolution::backward_then`] does. Returns the gradient of the output, which is complete unless it is transient.
+    /// [`Convolution::run`] does. Returns the gradient of the output, which is complete unless it is transient.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn gradients<'a, P: Send>(
         self,
@@ -291,7 +270,7 @@ impl Convolution<'_> {
         let images = group(size, batch);
         let count = batch.div_ceil(images);
         if shares(size) || !keeps_busy(count, rayon::current_num_threads()) {
-            self.backward_then(workspace, dy.reborrow(), (dx, add), parts, after);
+            self.run(workspace, true, dy.reborrow(), (dx, add), parts, after);
             let dy = dy.memory();
             self.gradient(workspace, x, dy, gradient);
             return dy;
@@ -302,7 +281,7 @@ impl Convolution<'_> {
             ConvAlgorithm::Winograd(tiling) => tiling.backward().images_at_once(batch, 1).min(images),
         };
         let ConvWorkspace { weights: packed, sums, tile_buffers, .. } = workspace;
-        let packed = self.pack_backward(packed);
+        let packed = self.pack(true, packed);
         let sums = &mut sums[..count * size];
         let groups = sums.par_chunks_exact_mut(size).enumerate();
         let groups = groups.zip(x.par_chunks(images * from).zip(dy.reborrow().par_chunks(images * to)));
@@ -391,21 +370,6 @@ impl Convolution<'_> {
             ConvAlgorithm::Winograd(tiling) => winograd::fold(isa, tiling, sums, block, gradient),
         });
     }
-}
-
-/// Transforms the kernel for a tiling; `flipped` for the backward pass.
-fn transform_kernel<'a>(
-    isa: Isa,
-    tiling: &Tiling,
-    weights: &[f32],
-    flipped: bool,
-    packed: &'a mut [F32x16],
-) -> &'a [F32x16] {
-    let packed = &mut packed[..tiling.kernel_len()];
-    by_block(packed, tiling.kernel_len() / tiling.to.blocks(), |block, out| {
-        winograd::transform_kernel(isa, tiling, weights, flipped, block, out)
-    });
-    packed
 }
 
 /// Adds the contribution of some images to the sums of a group, one kernel position after the other; stores it if `first`. All

@@ -128,13 +128,9 @@ impl Curvature {
         product: &mut [f32],
     ) -> Result<(), Error> {
         let count = self.graph().parameters().len();
-        for (what, found) in [
-            ("the parameters", parameters.len()),
-            ("the vector", vector.len()),
-            ("the product", product.len()),
-        ] {
-            expect_len(what, found, count)?;
-        }
+        expect_len("the parameters", parameters.len(), count)?;
+        expect_len("the vector", vector.len(), count)?;
+        expect_len("the product", product.len(), count)?;
         if !point.is_visited {
             return Err(Error::NotVisited);
         }

@@ -138,13 +138,8 @@ impl Program {
             (Op::Linear { weight, bias }, _) => {
                 let place = &self.places[step.inputs[0]];
                 let x = value(0).map_or(&[][..], |value| value.plain(place, &mut scratch.flat));
-                linear::forward(
-                    self.batch,
-                    x,
-                    self.parameter(parameters, *weight),
-                    self.parameter(parameters, *bias),
-                    output.vectors_mut(),
-                );
+                let [weight, bias] = [weight, bias].map(|id| self.parameter(parameters, *id));
+                linear::forward(self.batch, x, weight, bias, output.vectors_mut());
             }
             (Op::GlobalAverage, _) => {
                 let place = from(0);
@@ -163,7 +158,7 @@ impl Program {
                     Mode::Train { dropout: Some(key) } => {
                         let parts = y.par_chunks_mut(DRAWS).zip(x.par_chunks(DRAWS)).enumerate();
                         parts.for_each(|(part, (y, x))| {
-                            let draws = dropout::draws_from(key, step.output, part * DRAWS);
+                            let draws = dropout::draws(key, step.output, part * DRAWS);
                             dropout::forward(*probability, draws, x, y);
                         });
                     }

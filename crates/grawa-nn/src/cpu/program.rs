@@ -8,7 +8,7 @@
 use super::block::Blocked;
 use super::conv_geometry::ConvGeometry;
 use super::convolution::ConvAlgorithm;
-use crate::plan::{Plan, Reuse, Step};
+use crate::plan::{Plan, Reuse, Step, fuse};
 use crate::{Error, Graph, Node, NodeId, Op};
 use std::collections::BTreeMap;
 
@@ -57,7 +57,7 @@ impl Program {
     pub(crate) fn planned(graph: &Graph, batch: usize, reuse: Reuse) -> Result<Self, Error> {
         let places = places(graph);
         check(graph, &places)?;
-        let Plan { steps, slots, buffers } = Plan::new(graph, batch, &places, reuse)?;
+        let Plan { steps, slots, buffers } = Plan::new(fuse(graph), batch, &places, reuse)?;
         let convolutions = convolutions(graph, &places);
         let keeps = reuse == Reuse::Never;
         Ok(Program { graph: graph.clone(), batch, places, steps, convolutions, slots, buffers, keeps })

@@ -44,41 +44,23 @@ impl Curvature {
             (Op::Conv { weight, bias, .. }, _) => {
                 let ConvStep { geometry, algorithm, .. } = &program.convolutions[&step.node];
                 let Arena { values, scratch, workspace, isa, .. } = arena;
-                let scratch = &mut scratch[index];
+                let (isa, Scratch { bias: lines, moments, .. }) = (*isa, &mut scratch[index]);
                 if let Some(bias) = bias {
-                    norm::fill(&mut scratch.bias, self.tensor(vector, *bias).iter().copied());
+                    norm::fill(lines, self.tensor(vector, *bias).iter().copied());
                 }
-                let lines = &scratch.bias;
-                let of = |vector| Convolution {
-                    isa: *isa,
-                    geometry,
-                    algorithm,
-                    weights: self.tensor(vector, *weight),
-                };
-                let x = planes(&point.arena.values, step.inputs[0]);
-                let add_bias = |y: &mut [F32x16], _: &mut _| {
+                let of =
+                    |vector| Convolution { isa, geometry, algorithm, weights: self.tensor(vector, *weight) };
+                let x = Images::Ready(planes(&point.arena.values, step.inputs[0]));
+                of(vector).forward(workspace, x, (output.planes_mut(), false), moments, |y, _| {
                     if bias.is_some() {
                         add_bias(&geometry.to, lines, y);
                     }
-                };
-                of(vector).forward(
-                    workspace,
-                    Images::Ready(x),
-                    (output.planes_mut(), false),
-                    &mut scratch.moments,
-                    add_bias,
-                );
+                });
                 // The images do not change.
                 if step.inputs[0] != 0 {
-                    let dx = planes(values, step.inputs[0]);
-                    let output = (output.planes_mut(), true);
-                    of(parameters).forward(
-                        workspace,
-                        Images::Ready(dx),
-                        output,
-                        &mut scratch.moments,
-                        |_, _| (),
-                    );
+                    let (dx, y) =
+                        (Images::Ready(planes(values, step.inputs[0])), (output.planes_mut(), true));
+                    of(parameters).forward(workspace, dx, y, moments, |_, _| ());
                 }
             }
             (Op::BatchNorm { bias, .. }, Place::Planes(to)) => {

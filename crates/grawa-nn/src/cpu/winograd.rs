@@ -8,7 +8,7 @@
 use super::block::Blocked;
 use super::simd::{F32x16, Simd, Vector, Vectors, WIDTH, for_each_isa};
 use super::winograd_tiling::{GRADIENT_PANEL, PANEL, Tiling, apart, panel};
-use super::winograd_transforms::{F2x2, F4x4, Matrix, Transform};
+use super::winograd_transforms::{F2x2, F4x4, Matrix, Read, Transform};
 use std::ops::Range;
 
 for_each_isa! {
@@ -92,16 +92,8 @@ fn run_by<S: Simd, const N: usize, T: Transform>(
                     multiply(simd, from, lines, kernel, &mut products[point * apart(PANEL)..][..count]);
                 }
                 for tile in first..first + count {
-                    transform_output::<_, _, T>(
-                        simd,
-                        tiling,
-                        &products[tile - first..],
-                        apart(PANEL),
-                        y,
-                        block,
-                        tile,
-                        add,
-                    );
+                    let points = T::points(&products[tile - first..], apart(PANEL));
+                    transform_output::<_, _, T>(simd, tiling, points, y, block, tile, add);
                 }
             }
         }
@@ -166,14 +158,12 @@ fn transform_gradient_tiles<S: Simd, const N: usize, T: Transform>(
     }
 }
 
-/// Transforms the points of one tile, `apart` vectors from each other, to its outputs.
+/// Transforms the points of one tile to its outputs.
 #[inline(always)]
-#[allow(clippy::too_many_arguments)]
 fn transform_output<S: Simd, const N: usize, T: Transform>(
     simd: Vectors<S, N>,
     tiling: &Tiling,
-    points: &[F32x16],
-    apart: usize,
+    points: Read<'_>,
     y: &mut [F32x16],
     block: usize,
     tile: usize,
@@ -183,7 +173,7 @@ fn transform_output<S: Simd, const N: usize, T: Transform>(
     let (image, (top, left)) = (tile / tiling.tiles(), tiling.corner(tile % tiling.tiles()));
     let start = image * place.image() + block * place.plane() + place.start(top) + left;
     let there = [T::SIDE.min(place.shape.height - top), T::SIDE.min(place.shape.width - left)];
-    let (points, y) = (T::points(points, apart), &mut y[start..]);
+    let y = &mut y[start..];
     if there == [T::SIDE; 2] {
         T::output(simd, points, Matrix::new(y, [place.row(), 1], [T::SIDE; 2]), add);
     } else {
@@ -313,17 +303,8 @@ fn outputs_by<S: Simd, const N: usize, T: Transform>(
     for block in 0..tiling.to.blocks() {
         let points = &products[block * lines..][..lines];
         for tile in 0..tiling.tiles() {
-            let from = &points[image * tiling.tiles() + tile..];
-            transform_output::<_, _, T>(
-                simd,
-                tiling,
-                from,
-                lines / tiling.points(),
-                &mut *y,
-                block,
-                tile,
-                add,
-            );
+            let points = T::points(&points[image * tiling.tiles() + tile..], lines / tiling.points());
+            transform_output::<_, _, T>(simd, tiling, points, y, block, tile, add);
         }
     }
 }

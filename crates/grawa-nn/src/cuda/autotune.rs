@@ -6,7 +6,7 @@ use super::device::{Argument, Context, Device, Grid, Memory, Stream, WIDE, argum
 use super::kernel_choice::{KernelChoice, LayerKernels, Machine, own, own_sums};
 use super::kernels::Kernels;
 use super::pass::{NormArgument, SumsArgument};
-use super::wide::{self, Wide};
+use super::wide;
 use crate::{Error, Precision};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -52,13 +52,8 @@ impl Autotuner<'_> {
     pub(crate) fn choose(&self, program: &Program) -> Result<(Vec<LayerKernels>, Vec<Choice>), Error> {
         let mut scratch = None;
         let (mut cache, mut layer_kernels, mut choices) = (Cache::new(), Vec::new(), Vec::new());
+        let (narrow, machine) = (self.precision == Precision::Bf16, self.machine());
         for layer in &program.layers {
-            let narrow = self.precision == Precision::Bf16;
-            let machine = Machine {
-                processors: self.context.device.processors,
-                replicas: self.replicas,
-                shared: self.context.device.shared,
-            };
             let (sums, stretch) = own_sums(layer, narrow, machine);
             let name = program.graph.parameters().spans()[layer.weight.0].name();
             let mut pick = |direction: Direction, ours: KernelChoice| -> Result<KernelChoice, Error> {
@@ -131,30 +126,28 @@ impl Autotuner<'_> {
         }
         if self.fixed {
             let first = plans.into_iter().next().map(KernelChoice::Cudnn);
-            return Ok((
-                wide.map(|wide| KernelChoice::Wide(Box::new(wide))).or(first).unwrap_or(ours),
-                None,
-                None,
-            ));
+            return Ok((wide.or(first).unwrap_or(ours), None, None));
         }
         let sizes = tensors(program, layer);
         // Bytes of partial weight gradients, or at most of the sums for a batch norm.
         let (columns, pitch) = (geometry.columns(), geometry.op.max(geometry.cp) as usize);
-        let sums = |grid: &Grid| match direction {
-            Direction::BackwardWeights => grid.blocks.0 as usize * geometry.o as usize * columns * 4,
-            Direction::Forward | Direction::BackwardData => grid.blocks.0 as usize * 2 * pitch * 4,
+        let sum = match direction {
+            Direction::BackwardWeights => geometry.o as usize * columns * 4,
+            Direction::Forward | Direction::BackwardData => 2 * pitch * 4,
         };
-        if scratch.is_none() {
-            let most = |of: fn(&[usize; 3]) -> usize| {
-                program.layers.iter().map(|layer| of(&tensors(program, layer))).max()
-            };
-            // What a batch norm before the layer has normalised is as large as the input.
-            let all = [most(|s| s[0]), most(|s| s[1]), most(|s| s[2]), most(|s| s[0])];
-            let all = all.into_iter().flatten().sum::<usize>();
-            // Kernels for wide layers serve all replicas at once. Behind all the record of a batch norm.
-            *scratch = Some(Memory::new(self.context, self.replicas * (all + (1 << 16)))?);
-        }
-        let Some(memory) = scratch else { return Ok((ours, None, None)) };
+        let sums = |kernel: &KernelChoice| kernel.splits().unwrap_or(0) * sum;
+        let memory = match scratch {
+            Some(memory) => memory,
+            None => {
+                let most = |tensor: usize| {
+                    program.layers.iter().map(|layer| tensors(program, layer)[tensor]).max().unwrap_or(0)
+                };
+                // What a batch norm before the layer has normalised is as large as the input.
+                let all: usize = [0, 1, 2, 0].map(most).iter().sum();
+                // Kernels for wide layers serve all replicas at once. Behind all the record of a batch norm.
+                scratch.insert(Memory::new(self.context, self.replicas * (all + (1 << 16)))?)
+            }
+        };
         let slab = (memory.bytes / self.replicas) as u64 & !0xff;
         let mut start = memory.start;
         let [x, weight, y, values] = [sizes[0], sizes[1], sizes[2], sizes[0]].map(|bytes| {
@@ -187,9 +180,7 @@ impl Autotuner<'_> {
                 };
                 adding + summing
             }
-            (Direction::BackwardWeights, KernelChoice::Own { grid, .. }) => sums(grid) as f64 / BANDWIDTH,
-            (Direction::BackwardWeights, KernelChoice::Wide(wide)) => sums(&wide.grid) as f64 / BANDWIDTH,
-            (Direction::BackwardWeights, KernelChoice::Cudnn(_)) => 0.0,
+            (Direction::BackwardWeights, _) => sums(kernel) as f64 / BANDWIDTH,
         };
         let best = match self.cudnn {
             // SAFETY: the scratch memory holds the largest input, weights and output of all layers, one after the other.
@@ -197,47 +188,40 @@ impl Autotuner<'_> {
             None => None,
         };
         let cudnn_time = best.as_ref().map(|plan| plan.seconds);
-        let KernelChoice::Own { grid, .. } = &ours else { return Ok((ours, None, cudnn_time)) };
         if let (Precision::Tf32, Some(plan)) = (self.precision, &best) {
             // Our kernels would be those of f32.
             return Ok((KernelChoice::Cudnn(plan.clone()), None, cudnn_time));
         }
-        // SAFETY: as above.
-        let mut own_time = unsafe {
-            self.time_own(layer, direction, &ours, (addresses, values, slab), stretch, sums(grid))
-        }?;
-        let (mut least, mut kernel) = (own_time + more(&ours), ours);
-        if let Some(wide) = wide {
-            let (partial, choice) = (sums(&wide.grid), KernelChoice::Wide(Box::new(wide)));
+        let mut times = Vec::new();
+        for kernel in [Some(ours.clone()), wide].into_iter().flatten() {
+            let (places, partial) = ((addresses, values, slab), sums(&kernel));
             // SAFETY: as above.
-            let seconds = unsafe {
-                self.time_own(layer, direction, &choice, (addresses, values, slab), stretch, partial)
-            }?;
-            own_time = own_time.min(seconds);
-            if seconds + more(&choice) < least {
-                (least, kernel) = (seconds + more(&choice), choice);
-            }
+            let seconds = unsafe { self.time_own(layer, direction, &kernel, places, stretch, partial) }?;
+            times.push((seconds, kernel));
         }
-        if let (Some(seconds), Some(choice)) = (cudnn_time, best.map(KernelChoice::Cudnn))
-            && seconds + more(&choice) < least
-        {
-            kernel = choice;
-        }
-        Ok((kernel, Some(own_time), cudnn_time))
+        let own_time = times.iter().map(|(seconds, _)| *seconds).min_by(f64::total_cmp);
+        times.extend(best.map(|plan| (plan.seconds, KernelChoice::Cudnn(plan))));
+        let all = |(seconds, kernel): &(f64, KernelChoice)| seconds + more(kernel);
+        let least = times.into_iter().min_by(|a, b| all(a).total_cmp(&all(b)));
+        Ok((least.map_or(ours, |(_, kernel)| kernel), own_time, cudnn_time))
     }
 
     /// The kernel for wide layers, where the GPU has it.
-    fn wide(&self, layer: &Layer, direction: Direction) -> Option<Wide> {
-        let Device { capability, processors, shared, .. } = self.context.device;
-        if self.precision != Precision::Bf16 || capability != WIDE {
+    fn wide(&self, layer: &Layer, direction: Direction) -> Option<KernelChoice> {
+        if self.precision != Precision::Bf16 || self.context.device.capability != WIDE {
             return None;
         }
-        let machine = Machine { processors, replicas: self.replicas, shared };
-        match direction {
-            Direction::Forward => wide::convolution(&layer.forward, false, machine),
-            Direction::BackwardData => wide::convolution(&layer.backward, true, machine),
-            Direction::BackwardWeights => wide::weight_gradient(&layer.forward, machine),
-        }
+        let wide = match direction {
+            Direction::Forward => wide::convolution(&layer.forward, false, self.machine()),
+            Direction::BackwardData => wide::convolution(&layer.backward, true, self.machine()),
+            Direction::BackwardWeights => wide::weight_gradient(&layer.forward, self.machine()),
+        };
+        wide.map(|wide| KernelChoice::Wide(Box::new(wide)))
+    }
+
+    fn machine(&self) -> Machine {
+        let Device { processors, shared, .. } = self.context.device;
+        Machine { processors, replicas: self.replicas, shared }
     }
 
     /// The time of one of our kernels in seconds, for one of the replicas that it serves, with all that it does in a step: additions

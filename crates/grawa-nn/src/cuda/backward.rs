@@ -3,8 +3,8 @@
 //! Weight gradients run on a side stream, because nothing waits for them until the end. A buffer is not overwritten while the
 //! side stream still reads it.
 
-use super::compile::pitch;
-use super::device::{Grid, arguments};
+use super::compile::{Layer, pitch};
+use super::device::{Grid, Stream, arguments};
 use super::kernel_choice::KernelChoice;
 use super::pass::{NormArgument, Pass, PassMode, SumsArgument};
 use super::pooled::tiles;
@@ -40,9 +40,7 @@ impl Pass<'_> {
                 }
             }
             if let Some((_, work)) = early.filter(|(step, _)| *step == index) {
-                let done = &self.events[2 * self.program.layers.len() + 1];
-                self.main.mark(done)?;
-                self.side.wait_for(done)?;
+                self.fork(2 * self.program.layers.len() + 1)?;
                 work()?;
             }
             self.step_backward(index, pass_mode, &mut readers)?;
@@ -132,16 +130,7 @@ impl Pass<'_> {
                 let arguments = arguments![flow, result, dx, add, dother, add_other, eights, slab];
                 self.start(main, "add_backward", per_eight, arguments)
             }
-            Op::MaxPool(_) | Op::AveragePool(_) => {
-                let (pool, chosen) = (self.pool(step), self.address(self.program.chosen[step.node]));
-                // Most windows do not overlap: then every input is read once.
-                if tiles(&self.program.graph, step.node) {
-                    let arguments = arguments![pool, x, flow, dx, add, slab];
-                    return self.start(main, "pool_backward_tiles", per_eight, arguments);
-                }
-                let grid = self.over(self.eights(input) as usize);
-                self.start(main, "pool_backward", grid, arguments![pool, chosen, flow, dx, add, slab])
-            }
+            Op::MaxPool(_) | Op::AveragePool(_) => self.pool_backward(step, flow, (dx, add)),
             Op::GlobalAverage => {
                 let [n, area, wide] =
                     [self.program.batch, from.area(), pitch(from.channels)].map(|x| x as i32);
@@ -180,6 +169,37 @@ impl Pass<'_> {
         }
     }
 
+    /// Enqueues the gradient of a pooling's input, or its tangent, from that of the output.
+    pub(super) fn pool_backward(&self, step: &Step, flow: u64, (dx, add): (u64, i32)) -> Result<(), Error> {
+        let (pool, chosen) = (self.pool(step), self.address(self.program.chosen[step.node]));
+        let (x, slab) = (self.value(step.inputs[0]), self.program.slab);
+        // Most windows do not overlap: then every input is read once.
+        if tiles(&self.program.graph, step.node) {
+            let grid = self.over(self.eights(step.output) as usize);
+            let arguments = arguments![pool, x, flow, dx, add, slab];
+            return self.start(self.main, "pool_backward_tiles", grid, arguments);
+        }
+        let grid = self.over(self.eights(step.inputs[0]) as usize);
+        self.start(self.main, "pool_backward", grid, arguments![pool, chosen, flow, dx, add, slab])
+    }
+
+    /// Enqueues the gradient of a layer's bias, or its tangent. A bias before a batch norm has none.
+    pub(super) fn sum_bias(
+        &self,
+        stream: &Stream,
+        layer: &Layer,
+        flow: u64,
+        pass_mode: PassMode,
+    ) -> Result<(), Error> {
+        let Some(bias) = layer.bias.filter(|_| layer.norm.is_none() || !pass_mode.of_batch) else {
+            return Ok(());
+        };
+        let (sums, rows, slab) = (self.slope(bias), layer.forward.pixels() as i32, self.program.slab);
+        let (channels, wide) = (layer.forward.o, layer.forward.op);
+        let arguments = arguments![flow, sums, rows, channels, wide, slab];
+        self.start(stream, "channel_sums", Grid::row(channels as usize), arguments)
+    }
+
     fn layer_backward(
         &self,
         step: &Step,
@@ -190,12 +210,7 @@ impl Pass<'_> {
         let (layer, kernels) = (&self.program.layers[index], &self.layer_kernels[index]);
         let (x, flow) = (self.value(step.inputs[0]), self.gradient(step.output));
         let (slab, offsets) = (self.program.slab, &self.program.offsets);
-        let aside = self.profile.is_none();
-        let side = if aside { self.side } else { self.main };
-        if aside {
-            self.main.mark(&self.events[2 * index])?;
-            side.wait_for(&self.events[2 * index])?;
-        }
+        let side = self.fork(2 * index)?;
         let span = &self.program.spans[layer.weight.0];
         let partial = self.address(span.partial);
         match &kernels.backward_weights {
@@ -212,13 +227,8 @@ impl Pass<'_> {
                 self.cudnn(side, plan, offsets.side_workspace, [x, partial, flow])?
             }
         }
-        if let (Some(bias), false) = (layer.bias, layer.norm.is_some() && pass_mode.of_batch) {
-            let (sums, rows) = (self.slope(bias), layer.forward.pixels() as i32);
-            let (channels, wide) = (layer.forward.o, layer.forward.op);
-            let grid = Grid::row(channels as usize);
-            self.start(side, "channel_sums", grid, arguments![flow, sums, rows, channels, wide, slab])?;
-        }
-        if aside {
+        self.sum_bias(side, layer, flow, pass_mode)?;
+        if self.profile.is_none() {
             side.mark(&self.events[2 * index + 1])?;
             if let Some(slot) = self.program.slots[step.output] {
                 readers[slot] = Some(2 * index + 1);

@@ -261,7 +261,7 @@ impl Program {
         // Every result and gradient is kept for tangents: then nothing is left out.
         let merges = reuse != Reuse::Never;
         let steps = if merges { pool(graph, join(graph, fuse(graph))) } else { fuse(graph) };
-        let Plan { steps, slots, buffers } = Plan::of_steps(steps, batch, &layouts, reuse)?;
+        let Plan { steps, slots, buffers } = Plan::new(steps, batch, &layouts, reuse)?;
         let mut program = Program {
             graph: graph.clone(),
             batch,
@@ -329,14 +329,9 @@ impl Program {
             }
             Op::Linear { weight, bias } => {
                 self.parts[index] = self.layers.len();
-                let (conv, sides) = (Conv::point(node.shape.channels).biased(), (from.height, from.width));
-                self.layers.push(Layer::new(
-                    self.batch,
-                    (from, node.shape),
-                    conv,
-                    sides,
-                    (weight, Some(bias)),
-                ));
+                let (conv, sides) = (Conv::point(node.shape.channels), (from.height, from.width));
+                let tensors = (weight, Some(bias));
+                self.layers.push(Layer::new(self.batch, (from, node.shape), conv, sides, tensors));
             }
             Op::BatchNorm { weight, bias, mean, variance, epsilon } => {
                 if node.shape.channels > 2048 {

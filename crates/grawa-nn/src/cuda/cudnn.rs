@@ -264,7 +264,7 @@ impl Cudnn {
             .set(Attribute::CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, &[pad, pad])?
             .finish()?;
         use Attribute as A;
-        let (kind, names, factors) = match direction {
+        let (kind, names) = match direction {
             Direction::Forward => (
                 Descriptor::CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
                 [
@@ -272,8 +272,6 @@ impl Cudnn {
                     A::CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
                     A::CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
                     A::CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
-                ],
-                [
                     A::CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
                     A::CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA,
                 ],
@@ -285,8 +283,6 @@ impl Cudnn {
                     A::CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
                     A::CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
                     A::CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
-                ],
-                [
                     A::CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
                     A::CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA,
                 ],
@@ -298,8 +294,6 @@ impl Cudnn {
                     A::CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
                     A::CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
                     A::CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
-                ],
-                [
                     A::CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
                     A::CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA,
                 ],
@@ -309,7 +303,7 @@ impl Cudnn {
         for (name, part) in names.into_iter().zip([&conv, &input, &weights, &output]) {
             operation = operation.set(name, &part.raw())?;
         }
-        let operation = operation.set(factors[0], &[1.0f32])?.set(factors[1], &[0.0f32])?.finish()?;
+        let operation = operation.set(names[4], &[1.0f32])?.set(names[5], &[0.0f32])?.finish()?;
         Described::new(Descriptor::CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR)?
             .set(A::CUDNN_ATTR_OPERATIONGRAPH_OPS, &operation.raw())?
             .set(A::CUDNN_ATTR_OPERATIONGRAPH_HANDLE, &[self.handle])?

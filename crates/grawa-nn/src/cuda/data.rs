@@ -211,11 +211,8 @@ impl ReplicaSet {
 
     /// Enqueues the batches of all workers.
     pub(crate) fn fill(&self, pass: &Pass<'_>, from: Source) -> Result<(), Error> {
-        let (split, is_centre_crop) = match from {
-            Source::Loaded => return Ok(()),
-            Source::Augmented => (Split::Train, false),
-            Source::CentreCrop(split) => (split, true),
-        };
+        let Some(split) = from.split() else { return Ok(()) };
+        let is_centre_crop = from != Source::Augmented;
         let missing = |why: &str| Error::device("make a batch from data on the GPU", why);
         let dataset =
             self.datasets[split as usize].as_ref().ok_or_else(|| missing("no data set is there"))?;

@@ -267,6 +267,18 @@ impl Memory {
         Ok(memory)
     }
 
+    /// The memory at this place, allocated if there is none yet.
+    pub(crate) fn reserve<'a>(
+        place: &'a mut Option<Self>,
+        context: &Arc<Context>,
+        bytes: usize,
+    ) -> Result<&'a Self, Error> {
+        match place {
+            Some(memory) => Ok(memory),
+            None => Ok(place.insert(Memory::new(context, bytes)?)),
+        }
+    }
+
     /// Memory that holds these values.
     pub(crate) fn holding<T: Pod>(context: &Arc<Context>, values: &[T]) -> Result<Self, Error> {
         let memory = Memory::new(context, size_of_val(values))?;

@@ -60,7 +60,7 @@ impl ReplicaSet {
             .collect::<Result<Vec<u64>, Error>>()?;
         if !self.is_replaced {
             self.copy_statistics(true)?;
-            self.copy_each(|set| (set.program.offsets.parameters, set.program.offsets.saved))?;
+            self.copy_each(self.program.offsets.parameters, self.program.offsets.saved)?;
             self.is_replaced = true;
         }
         for (worker, from) in sources.into_iter().enumerate() {
@@ -93,8 +93,7 @@ impl ReplicaSet {
     }
 
     /// Copies one vector of every worker to another vector of the same worker.
-    pub(crate) fn copy_each(&self, places: impl Fn(&Self) -> (u64, u64)) -> Result<(), Error> {
-        let (from, to) = places(self);
+    pub(crate) fn copy_each(&self, from: u64, to: u64) -> Result<(), Error> {
         (0..self.workers).try_for_each(|worker| {
             self.copy_vector(self.vector_address(worker, to)?, self.vector_address(worker, from)?)
         })
@@ -171,20 +170,15 @@ impl ReplicaSet {
 
     /// Allocates the place of the workers' statistics while others replace them.
     fn reserve_statistics(&mut self) -> Result<(), Error> {
-        if self.saved_statistics.is_none() {
-            let bytes = 4 * self.program.graph.statistics().len();
-            self.saved_statistics = Some(Memory::new(&self.context, self.workers * bytes)?);
-        }
-        Ok(())
+        let bytes = 4 * self.program.graph.statistics().len();
+        Memory::reserve(&mut self.saved_statistics, &self.context, self.workers * bytes).map(|_| ())
     }
 
     /// Allocates the room for what passes keep.
     pub(super) fn reserve_kept(&mut self) -> Result<(), Error> {
-        if self.kept.is_none() {
-            let each = self.kept_bytes(Kept::Statistics).max(self.kept_bytes(Kept::Logits));
-            self.kept = Some(Memory::new(&self.context, self.passes_at_once() * self.workers * each)?);
-        }
-        Ok(())
+        let each = self.kept_bytes(Kept::Statistics).max(self.kept_bytes(Kept::Logits));
+        let bytes = self.passes_at_once() * self.workers * each;
+        Memory::reserve(&mut self.kept, &self.context, bytes).map(|_| ())
     }
 
     /// What the passes since [`ReplicaSet::begin_passes`] have kept, pass by pass of each worker.

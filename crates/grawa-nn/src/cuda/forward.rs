@@ -83,12 +83,8 @@ impl Pass<'_> {
                 if let Some(layer) = reader.filter(|_| pass_mode.of_batch) {
                     let norm = self.summed(layer, from.channels);
                     let grid = self.sums(rows, from.channels);
-                    return self.start(
-                        main,
-                        "add_moments",
-                        grid,
-                        arguments![x, other, y, count, relu, norm, slab],
-                    );
+                    let arguments = arguments![x, other, y, count, relu, norm, slab];
+                    return self.start(main, "add_moments", grid, arguments);
                 }
                 self.start(main, "add_forward", per_eight, arguments![x, other, y, eights, relu, slab])
             }
@@ -177,12 +173,7 @@ impl Pass<'_> {
         let arguments = arguments![logits, labels, dlogits, losses, n, classes, wide, factor, slab];
         self.start(self.main, "loss", grid, arguments)?;
         // The backward pass does not wait for the sum.
-        let stream = if backward && self.profile.is_none() { self.side } else { self.main };
-        if !std::ptr::eq(stream, self.main) {
-            let event = &self.events[2 * self.program.layers.len() + 4];
-            self.main.mark(event)?;
-            stream.wait_for(event)?;
-        }
+        let stream = if backward { self.fork(2 * self.program.layers.len() + 4)? } else { self.main };
         let grid = Grid { threads: 32, ..Grid::row(1) };
         self.start(stream, "loss_sum", grid, arguments![self.base, losses, n, history, rates, slab])
     }

@@ -7,6 +7,7 @@
 use super::compile::{Program, pitch};
 use super::device::{Context, failed};
 use super::pass::Pass;
+use super::pinned::Pinned;
 use crate::op::plain::{Operands, Plain};
 use crate::plan::{Flow, Step};
 use crate::{Error, Op, Shape};
@@ -208,8 +209,8 @@ pub(crate) struct HostSteps {
     context: Arc<Context>,
     /// By node and direction. The driver keeps addresses of these calls.
     calls: HashMap<(usize, bool), Box<Call>>,
-    /// Null without plain operations.
-    memory: *mut c_void,
+    /// None without plain operations.
+    memory: Option<Pinned>,
 }
 
 // SAFETY: the pinned memory is used by host functions alone, which the main stream runs one after the other.
@@ -223,19 +224,11 @@ impl HostSteps {
         let both = |step| [false, true].map(|backward| Some((step, HostStep::new(program, step, backward)?)));
         let steps: Vec<(&Step, HostStep)> = program.steps.iter().flat_map(both).flatten().collect();
         let bytes = steps.iter().map(|(_, step)| replicas * step.bytes).max().unwrap_or(0);
-        let mut memory = std::ptr::null_mut();
-        if bytes > 0 {
-            context.bind()?;
-            // SAFETY: a plain allocation, freed once, in drop.
-            memory = unsafe { result::malloc_host(bytes, 0) }
-                .map_err(failed(format!("allocate {bytes} bytes of pinned memory of the host")))?;
-            // SAFETY: the memory was just allocated with this length.
-            unsafe { memory.cast::<u8>().write_bytes(0, bytes) };
-        }
+        let mut memory = (bytes > 0).then(|| Pinned::new(context, bytes)).transpose()?;
+        let start = memory.as_mut().map_or(std::ptr::null_mut(), |memory| memory.as_mut_slice().as_mut_ptr());
         let calls = steps.into_iter().map(|(at, step)| {
-            let (failure, memory) = (context.failure.clone(), memory.cast());
             let key = (at.node, step.flow.is_some());
-            (key, Box::new(Call { step, memory, replicas, failure }))
+            (key, Box::new(Call { step, memory: start, replicas, failure: context.failure.clone() }))
         });
         Ok(HostSteps { calls: calls.collect(), context: context.clone(), memory })
     }
@@ -243,10 +236,9 @@ impl HostSteps {
 
 impl Drop for HostSteps {
     fn drop(&mut self) {
-        if !self.memory.is_null() && self.context.bind().is_ok() {
+        // The main stream may still use the memory.
+        if self.memory.is_some() && self.context.bind().is_ok() {
             let _ = self.context.synchronise();
-            // SAFETY: allocated once in `new`, and the stream that used it is done.
-            let _ = unsafe { result::free_host(self.memory) };
         }
     }
 }

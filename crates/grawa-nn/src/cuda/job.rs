@@ -178,7 +178,7 @@ impl ReplicaSet {
     fn prepare(&mut self, job: Job) -> Result<(), Error> {
         match job {
             Job::Step { optimizer: Optimizer::AdamW(_), .. }
-            | Job::Descend { optimizer: Optimizer::AdamW(_) } => self.reserve_second_moments(),
+            | Job::Descend { optimizer: Optimizer::AdamW(_) } => self.reserve_second_moments().map(|_| ()),
             Job::Measure { .. } => self.reserve_kept(),
             _ => Ok(()),
         }
@@ -205,19 +205,22 @@ impl ReplicaSet {
                 let notes = (from != Source::Loaded).then_some(self.rates.start);
                 // The parameters that are done early are updated beside the rest of the backward pass.
                 let early = match optimizer {
-                    Optimizer::Sgd(sgd) if pass.profile.is_none() => self.program.early().map(|at| (sgd, at)),
+                    Optimizer::Sgd(_) if pass.profile.is_none() => self.program.early(),
                     _ => None,
                 };
+                let all = self.program.chunks.len();
                 self.in_chains(pass, |pass| {
                     pass.forward(pass_mode)?;
                     pass.loss(1.0 / batch as f32, true, notes)?;
-                    let Some((sgd, (step, chunk))) = early else { return pass.backward(pass_mode, None) };
-                    let late = chunk..self.program.chunks.len();
-                    let update = || self.update_sgd(pass, pass.side, sgd, true, (late.clone(), false));
+                    let Some((step, chunk)) = early else { return pass.backward(pass_mode, None) };
+                    let update = || self.update(pass, pass.side, optimizer, true, (chunk..all, false));
                     pass.backward(pass_mode, Some((step, &update)))?;
-                    self.update_sgd(pass, pass.main, sgd, true, (0..chunk, true))
+                    self.update(pass, pass.main, optimizer, true, (0..chunk, true))
                 })?;
-                if early.is_some() { Ok(()) } else { self.update(pass, optimizer, true) }
+                match early {
+                    Some(_) => Ok(()),
+                    None => self.update(pass, pass.main, optimizer, true, (0..all, true)),
+                }
             }
             Job::Gradient { pass_mode, factor, from, noted } => {
                 self.fill(pass, from)?;
@@ -228,7 +231,10 @@ impl ReplicaSet {
                     pass.collect(pass_mode)
                 })
             }
-            Job::Descend { optimizer } => self.update(pass, optimizer, false),
+            Job::Descend { optimizer } => {
+                let all = 0..self.program.chunks.len();
+                self.update(pass, pass.main, optimizer, false, (all, true))
+            }
             Job::Forward { pass_mode, from } => {
                 self.fill(pass, from)?;
                 self.in_chains(pass, |pass| {
@@ -246,19 +252,17 @@ impl ReplicaSet {
         }
     }
 
-    /// A step of SGD and its pulls for some chunks of the parameters, and whether they are the step's last.
-    fn update_sgd(
+    /// The update and its pulls for some chunks of the parameters, and whether they are the step's last. `gather`: the gradient is
+    /// still where the backward pass left it.
+    fn update(
         &self,
         pass: &Pass<'_>,
         stream: &Stream,
-        sgd: Sgd,
+        optimizer: Optimizer,
         gather: bool,
         (chunks, last): (Range<usize>, bool),
     ) -> Result<(), Error> {
-        let Sgd { momentum, weight_decay, nesterov } = sgd;
-        let (look_ahead, direct) = if nesterov { (momentum, 1.0) } else { (1.0, 0.0) };
         let [gather, last] = [gather, last].map(i32::from);
-        let settings = Update { momentum, weight_decay, look_ahead, direct, gather, last };
         let offsets = &self.program.offsets;
         let [x, velocity, gradient] =
             [offsets.parameters, offsets.velocity, offsets.gradient].map(|offset| pass.base + offset);
@@ -266,46 +270,34 @@ impl ReplicaSet {
             [0, 1].map(|which| self.centres[which].as_ref().map_or(0, |memory| memory.start));
         let (group, lead, slab) = (self.group as u32, (self.lead + pass.first) as u32, self.program.slab);
         let length = self.program.graph.parameters().len() as u64;
-        let (spans, base) = (self.spans.start, pass.base);
+        let (spans, base, grid) = (self.spans.start, pass.base, Grid::row(chunks.len()));
         let first = self.chunks.start + (chunks.start * size_of::<Chunk>()) as u64;
-        let arguments = arguments![
-            spans, first, base, settings, x, velocity, gradient, outer, inner, group, lead, length, base,
-            slab
-        ];
-        pass.start(stream, "update", Grid::row(chunks.len()), arguments)
-    }
-
-    /// The update and its pulls. `gather`: the gradient is still where the backward pass left it.
-    fn update(&self, pass: &Pass<'_>, optimizer: Optimizer, gather: bool) -> Result<(), Error> {
-        let AdamW { beta1, beta2, eps, weight_decay } = match optimizer {
-            Optimizer::Sgd(sgd) => {
-                let all = 0..self.program.chunks.len();
-                return self.update_sgd(pass, &self.main, sgd, gather, (all, true));
+        match optimizer {
+            Optimizer::Sgd(Sgd { momentum, weight_decay, nesterov }) => {
+                let (look_ahead, direct) = if nesterov { (momentum, 1.0) } else { (1.0, 0.0) };
+                let settings = Update { momentum, weight_decay, look_ahead, direct, gather, last };
+                let arguments = arguments![
+                    spans, first, base, settings, x, velocity, gradient, outer, inner, group, lead, length,
+                    base, slab
+                ];
+                pass.start(stream, "update", grid, arguments)
             }
-            Optimizer::AdamW(adamw) => adamw,
-        };
-        let gather = gather.into();
-        let offsets = &self.program.offsets;
-        let [x, velocity, gradient] =
-            [offsets.parameters, offsets.velocity, offsets.gradient].map(|offset| pass.base + offset);
-        let [outer, inner] =
-            [0, 1].map(|which| self.centres[which].as_ref().map_or(0, |memory| memory.start));
-        let (group, lead, slab) = (self.group as u32, self.lead as u32, self.program.slab);
-        let length = self.program.graph.parameters().len() as u64;
-        let (spans, chunks, base) = (self.spans.start, self.chunks.start, pass.base);
-        let grid = Grid::row(self.program.chunks.len());
-        let Some(second) = self.second.as_ref().map(|memory| memory.start) else {
-            return Err(Error::device("take a step of AdamW", "it has no memory for the second moment"));
-        };
-        let settings = AdamWArgument { beta1, beta2, eps, weight_decay, gather };
-        let stride = length + BEHIND as u64;
-        let arguments = arguments![base, settings, second, length, stride, slab];
-        pass.start(&self.main, "adamw_position", Grid::row(1), arguments)?;
-        let arguments = arguments![
-            spans, chunks, base, settings, x, velocity, second, gradient, outer, inner, group, lead, length,
-            stride, base, slab
-        ];
-        pass.start(&self.main, "adamw", grid, arguments)
+            Optimizer::AdamW(AdamW { beta1, beta2, eps, weight_decay }) => {
+                let Some(second) = self.second.as_ref().map(|memory| memory.start) else {
+                    let why = "it has no memory for the second moment";
+                    return Err(Error::device("take a step of AdamW", why));
+                };
+                let settings = AdamWArgument { beta1, beta2, eps, weight_decay, gather };
+                let stride = length + BEHIND as u64;
+                let arguments = arguments![base, settings, second, length, stride, slab];
+                pass.start(stream, "adamw_position", Grid::row(1), arguments)?;
+                let arguments = arguments![
+                    spans, first, base, settings, x, velocity, second, gradient, outer, inner, group, lead,
+                    length, stride, base, slab
+                ];
+                pass.start(stream, "adamw", grid, arguments)
+            }
+        }
     }
 
     /// Times of the kernels of one local step, each run alone; the longest first.

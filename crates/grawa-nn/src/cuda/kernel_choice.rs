@@ -20,13 +20,18 @@ pub(crate) enum KernelChoice {
 }
 
 impl KernelChoice {
-    /// The rows of sums that it can leave for a batch norm. Kernels for wide layers sum forward only.
-    pub(crate) fn rows(&self) -> Option<usize> {
+    /// The parts in which one of our kernels divides the pixels: each leaves sums of its own.
+    pub(crate) fn splits(&self) -> Option<usize> {
         match self {
-            KernelChoice::Own { name: "conv_plain", .. } | KernelChoice::Cudnn(_) => None,
             KernelChoice::Own { grid, .. } => Some(grid.blocks.0 as usize),
             KernelChoice::Wide(wide) => Some(wide.grid.blocks.0 as usize),
+            KernelChoice::Cudnn(_) => None,
         }
+    }
+
+    /// The rows of sums that it can leave for a batch norm. Kernels for wide layers sum forward only.
+    pub(crate) fn rows(&self) -> Option<usize> {
+        self.splits().filter(|_| !matches!(self, KernelChoice::Own { name: "conv_plain", .. }))
     }
 }
 
@@ -47,11 +52,7 @@ impl LayerKernels {
             KernelChoice::Cudnn(plan) => plan.workspace,
         };
         WorkspaceNeeds {
-            splits: match &self.backward_weights {
-                KernelChoice::Own { grid, .. } => grid.blocks.0 as usize,
-                KernelChoice::Wide(wide) => wide.grid.blocks.0 as usize,
-                KernelChoice::Cudnn(_) => 0,
-            },
+            splits: self.backward_weights.splits().unwrap_or(0),
             flipped: matches!(self.backward_data, KernelChoice::Own { .. }),
             rows: self.forward.rows(),
             backward_rows: (self.backward_data.rows())

@@ -93,18 +93,12 @@ pub fn open(name: Name) -> Result<&'static Path, Error> {
 }
 
 fn search(name: Name) -> Result<PathBuf, Vec<String>> {
-    let mut tried = Vec::new();
-    for file in name.files() {
-        for path in folders().into_iter().map(|folder| folder.join(file)).filter(|path| path.exists()) {
-            match load(&path) {
-                Ok(()) => return Ok(path),
-                Err(why) => tried.push(why),
-            }
-        }
-    }
-    for file in name.files() {
-        match load(Path::new(file)) {
-            Ok(()) => return Ok(PathBuf::from(file)),
+    let (mut tried, folders) = (Vec::new(), folders());
+    let places = name.files().iter().flat_map(|file| folders.iter().map(move |folder| folder.join(file)));
+    let by_name = name.files().iter().map(PathBuf::from);
+    for path in places.filter(|path| path.exists()).chain(by_name) {
+        match load(&path) {
+            Ok(()) => return Ok(path),
             Err(why) => tried.push(why),
         }
     }
@@ -116,13 +110,8 @@ fn search(name: Name) -> Result<PathBuf, Vec<String>> {
 fn load(path: &Path) -> Result<(), String> {
     // SAFETY: loading a library runs its constructors. These are NVIDIA's own libraries, from folders that the user named or the
     // system has.
-    match unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) } {
-        Ok(library) => {
-            std::mem::forget(library);
-            Ok(())
-        }
-        Err(why) => Err(why.to_string()),
-    }
+    let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
+    library.map(std::mem::forget).map_err(|why| why.to_string())
 }
 
 /// The folders to search.

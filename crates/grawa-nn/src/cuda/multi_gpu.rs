@@ -118,10 +118,8 @@ impl Participant<'_> {
     fn prepare(&mut self, plan: &Plan, vectors: Vectors) -> Result<(RoundLaunch, u64), Error> {
         let set = &mut *self.set;
         let launch = set.prepare_round(plan, &self.share, self.centre, vectors)?;
-        if set.sums.is_none() {
-            set.sums = Some(Memory::new(&set.context, 4 * set.program.graph.parameters().len())?);
-        }
-        Ok((launch, set.sums.as_ref().map_or(0, |memory| memory.start)))
+        let bytes = 4 * set.program.graph.parameters().len();
+        Ok((launch, Memory::reserve(&mut set.sums, &set.context, bytes)?.start))
     }
 
     /// Enqueues the weighted sum of this GPU's workers.

@@ -8,6 +8,8 @@ use super::device::Stream;
 use super::library::{self, Name};
 use crate::Error;
 use libloading::os::unix::{Library, RTLD_NOW};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::{Mutex, PoisonError};
 
@@ -37,17 +39,13 @@ pub(crate) struct Nccl {
     error_string: unsafe extern "C" fn(c_int) -> *const c_char,
     /// Such as 22809.
     version: c_int,
-    communicators: Mutex<Vec<Communicator>>,
+    communicators: Mutex<Communicators>,
     /// Keeps the functions loaded.
     _library: Library,
 }
 
-/// GPUs by index, and their handles in the same order.
-#[derive(Debug)]
-struct Communicator {
-    devices: Vec<usize>,
-    comms: Vec<Comm>,
-}
+/// By the indices of their GPUs: the handles in the same order.
+type Communicators = BTreeMap<Vec<usize>, Vec<Comm>>;
 
 // SAFETY: the handles are used under the lock, by one thread at a time.
 unsafe impl Send for Nccl {}
@@ -114,24 +112,21 @@ impl Nccl {
 
     fn communicator<'a>(
         &self,
-        communicators: &'a mut Vec<Communicator>,
+        communicators: &'a mut Communicators,
         devices: &[usize],
-    ) -> Result<&'a Communicator, Error> {
-        let known = communicators.iter().position(|communicator| communicator.devices == devices);
-        let at = match known {
-            Some(at) => at,
-            None => {
+    ) -> Result<&'a [Comm], Error> {
+        match communicators.entry(devices.to_vec()) {
+            Entry::Occupied(known) => Ok(known.into_mut()),
+            Entry::Vacant(new) => {
                 let numbers: Vec<c_int> = devices.iter().map(|&device| device as c_int).collect();
                 let mut comms = vec![std::ptr::null_mut(); devices.len()];
                 let code =
                     // SAFETY: one handle is written for each GPU; each is destroyed once, in drop.
                     unsafe { (self.init_all)(comms.as_mut_ptr(), numbers.len() as c_int, numbers.as_ptr()) };
                 self.checked(&format!("connect the GPUs {devices:?}"), code)?;
-                communicators.push(Communicator { devices: devices.to_vec(), comms });
-                communicators.len() - 1
+                Ok(new.insert(comms))
             }
-        };
-        Ok(&communicators[at])
+        }
     }
 
     /// Enqueues the all-reduce of vectors of `length` numbers, one for each GPU, each on its own stream.
@@ -142,11 +137,11 @@ impl Nccl {
     pub(crate) unsafe fn all_reduce(&self, vectors: &[Vector<'_>], length: usize) -> Result<(), Error> {
         let devices: Vec<usize> = vectors.iter().map(|vector| vector.device).collect();
         let mut communicators = self.communicators.lock().unwrap_or_else(PoisonError::into_inner);
-        let communicator = self.communicator(&mut communicators, &devices)?;
+        let comms = self.communicator(&mut communicators, &devices)?;
         let action = "all-reduce the vectors of several GPUs";
         // SAFETY: no arguments; the group is closed below, whatever happens in it.
         self.checked(action, unsafe { (self.group_start)() })?;
-        let asked = vectors.iter().zip(&communicator.comms).try_for_each(|(vector, &comm)| {
+        let asked = vectors.iter().zip(comms).try_for_each(|(vector, &comm)| {
             let (from, to) = (vector.start as *const c_void, vector.start as *mut c_void);
             // SAFETY: the vectors are the caller's promise; the handles live as long as the communicator, which is locked.
             let code = unsafe { (self.reduce)(from, to, length, FLOAT, SUM, comm, vector.stream.handle) };
@@ -161,7 +156,7 @@ impl Nccl {
 impl Drop for Nccl {
     fn drop(&mut self) {
         let communicators = self.communicators.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for comm in communicators.drain(..).flat_map(|communicator| communicator.comms) {
+        for &comm in communicators.values().flatten() {
             // SAFETY: each handle was created once, in `communicator`.
             let _ = unsafe { (self.destroy)(comm) };
         }

@@ -242,6 +242,16 @@ impl Pass<'_> {
         }
     }
 
+    /// The side stream, after what the main stream has got so far; `event` says so. A profiled pass has the main stream alone.
+    pub(super) fn fork(&self, event: usize) -> Result<&Stream, Error> {
+        if self.profile.is_some() {
+            return Ok(self.main);
+        }
+        self.main.mark(&self.events[event])?;
+        self.side.wait_for(&self.events[event])?;
+        Ok(self.side)
+    }
+
     pub(crate) fn address(&self, offset: u64) -> u64 {
         if offset == 0 { 0 } else { self.base + offset }
     }

@@ -17,16 +17,21 @@ pub(super) struct Pinned {
 // SAFETY: the memory belongs to this value alone, and any thread may use it.
 unsafe impl Send for Pinned {}
 
+/// Allocates page-locked memory, initially zero. The context is current. Who calls this frees it.
+pub(super) fn allocate(bytes: usize) -> Result<*mut u8, Error> {
+    // SAFETY: a plain allocation.
+    let start = unsafe { result::malloc_host(bytes, 0) }
+        .map_err(failed(format!("allocate {bytes} bytes of pinned memory of the host")))?
+        .cast::<u8>();
+    // SAFETY: the memory was just allocated with this length.
+    unsafe { start.write_bytes(0, bytes) };
+    Ok(start)
+}
+
 impl Pinned {
     pub(super) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, Error> {
         context.bind()?;
-        // SAFETY: a plain allocation, freed once, in drop.
-        let start = unsafe { result::malloc_host(bytes, 0) }
-            .map_err(failed(format!("allocate {bytes} bytes of pinned memory of the host")))?
-            .cast::<u8>();
-        // SAFETY: the memory was just allocated with this length.
-        unsafe { start.write_bytes(0, bytes) };
-        Ok(Pinned { context: context.clone(), start, bytes })
+        Ok(Pinned { context: context.clone(), start: allocate(bytes)?, bytes })
     }
 
     pub(super) fn as_mut_slice(&mut self) -> &mut [u8] {

@@ -119,7 +119,6 @@ pub struct ReplicaSet {
     pub(super) kept: Option<Memory>,
     /// For copies that are fetched later.
     pub(super) rooms: Vec<Arc<SnapshotRoom>>,
-    settings: Settings,
 }
 
 /// How many workers fit into free memory, and the largest batch (of repeated halves) with which one fits. About six parameter
@@ -249,13 +248,7 @@ impl ReplicaSet {
             saved_statistics: None,
             kept: None,
             rooms: Vec::new(),
-            settings,
         })
-    }
-
-    /// The settings.
-    pub fn settings(&self) -> &Settings {
-        &self.settings
     }
 
     /// The network.
@@ -365,18 +358,13 @@ impl ReplicaSet {
             [] => {}
             values => expect_len("the second moment", values.len(), length + 1)?,
         }
-        self.reserve_second_moments()?;
         let vector = if values.is_empty() { vec![0.0; length + 1] } else { self.relayout(values, true) };
-        let memory = self.second.as_ref();
-        memory.map_or(Ok(()), |memory| memory.write(4 * worker * (length + BEHIND), &vector))
+        self.reserve_second_moments()?.write(4 * worker * (length + BEHIND), &vector)
     }
 
-    pub(super) fn reserve_second_moments(&mut self) -> Result<(), Error> {
-        if self.second.is_none() {
-            let stride = self.program.graph.parameters().len() + BEHIND;
-            self.second = Some(Memory::new(&self.context, 4 * stride * self.workers)?);
-        }
-        Ok(())
+    pub(super) fn reserve_second_moments(&mut self) -> Result<&Memory, Error> {
+        let stride = self.program.graph.parameters().len() + BEHIND;
+        Memory::reserve(&mut self.second, &self.context, 4 * stride * self.workers)
     }
 
     /// A worker's gradient.

@@ -94,7 +94,7 @@ impl ReplicaSet {
 
     /// Moves all workers back to where the ascent began.
     pub fn restore(&mut self) -> Result<(), Error> {
-        self.copy_each(|set| (set.program.offsets.saved, set.program.offsets.parameters))?;
+        self.copy_each(self.program.offsets.saved, self.program.offsets.parameters)?;
         self.pack_weights()
     }
 
@@ -144,22 +144,17 @@ impl ReplicaSet {
         } else if level == 0 {
             expect_len("the velocity of the centre", velocity.len(), expected)?;
             let velocity = self.relayout(velocity, true);
-            let memory = match self.outer.take() {
-                Some(memory) => memory,
-                None => Memory::new(&self.context, 4 * expected)?,
-            };
-            memory.write(0, &velocity)?;
-            self.outer = Some(memory);
+            Memory::reserve(&mut self.outer, &self.context, 4 * expected)?.write(0, &velocity)?;
         }
         limits::index("the centre of level", level, self.centres.len())?;
         let groups = self.groups(level);
         limits::index("the centre of group", group, groups)?;
         if self.centres[level].is_none() {
-            self.centres[level] = Some(Memory::new(&self.context, 4 * expected * groups)?);
             self.forget_jobs();
         }
         let centre = self.relayout(centre, true);
-        self.centres[level].as_ref().map_or(Ok(()), |memory| memory.write(4 * expected * group, &centre))
+        let memory = Memory::reserve(&mut self.centres[level], &self.context, 4 * expected * groups)?;
+        memory.write(4 * expected * group, &centre)
     }
 
     /// The centre of a group, if there is one, and the velocity of its outer optimizer.
@@ -196,10 +191,8 @@ impl ReplicaSet {
                 (outer.momentum as f32, unit, outer.nesterov, memory.start)
             }
             (Centre::Outer(_), ..) => {
-                return Err(Error::device(
-                    "hold a round",
-                    "the centre has no velocity for its outer optimizer",
-                ));
+                let why = "the centre has no velocity for its outer optimizer";
+                return Err(Error::device("hold a round", why));
             }
             _ => (0.0, 1.0, false, 0),
         };

@@ -23,8 +23,8 @@ const APART: f64 = 1e-3;
 
 /// The nearest bf16; ties to even.
 fn rounded<T: Scalar>(x: T) -> T {
-    let bits = x.store().to_bits();
-    T::load(f32::from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000))
+    let bits = (x.wide() as f32).to_bits();
+    T::of(f32::from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000).into())
 }
 
 fn round<T: Scalar>(numbers: &mut [T]) {
@@ -100,7 +100,7 @@ impl<'p> Rounded<'p> {
 
     /// The parameters as layers read them.
     fn read<T: Scalar>(&self, parameters: &[f32]) -> Vec<T> {
-        let mut read: Vec<T> = parameters.iter().map(|&x| T::load(x)).collect();
+        let mut read: Vec<T> = parameters.iter().map(|&x| T::of(x.into())).collect();
         for layer in &self.program.layers {
             round(&mut read[self.program.graph.parameters().spans()[layer.weight.0].range()]);
         }

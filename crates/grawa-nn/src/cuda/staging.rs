@@ -2,7 +2,7 @@
 //! not wait; what is read from several places arrives here, so the host waits once.
 #![allow(unsafe_code)]
 
-use super::device::failed;
+use super::pinned::allocate;
 use crate::Error;
 use cudarc::driver::result;
 
@@ -36,12 +36,7 @@ impl Staging {
     pub(super) fn take(&mut self, bytes: usize) -> Result<*mut [u8], Error> {
         assert!(self.has_room(bytes), "checked by the caller");
         if self.start.is_null() {
-            // SAFETY: a plain allocation, freed once, in `free`.
-            let memory = unsafe { result::malloc_host(ROOM, 0) }
-                .map_err(failed(format!("allocate {ROOM} bytes of pinned memory of the host")))?;
-            // SAFETY: the memory was just allocated with this length.
-            unsafe { memory.cast::<u8>().write_bytes(0, ROOM) };
-            self.start = memory.cast();
+            self.start = allocate(ROOM)?;
         }
         let taken = std::ptr::slice_from_raw_parts_mut(self.start.wrapping_add(self.used), bytes);
         self.used = (self.used + bytes).next_multiple_of(APART);

@@ -8,7 +8,6 @@ use super::compile::{ConvGeometry, Layer};
 use super::device::{Grid, arguments};
 use super::kernel_choice::{KernelChoice, LayerKernels};
 use super::pass::{Pass, PassMode};
-use super::pooled::tiles;
 use crate::plan::{NO_STEP, Step};
 use crate::{Error, Op};
 
@@ -197,16 +196,7 @@ impl TangentPass<'_> {
                 let arguments = arguments![dflow, gate, to, add, other, add_other, eights, slab];
                 at.start(main, "add_backward", at.over(eights as usize), arguments)
             }
-            Op::MaxPool(_) => {
-                let (pool, chosen) = (at.pool(step), at.address(program.chosen[step.node]));
-                if tiles(&program.graph, step.node) {
-                    let grid = at.over(at.eights(output) as usize);
-                    let arguments = arguments![pool, x, dflow, to, add, slab];
-                    return at.start(main, "pool_backward_tiles", grid, arguments);
-                }
-                let grid = at.over(at.eights(input) as usize);
-                at.start(main, "pool_backward", grid, arguments![pool, chosen, dflow, to, add, slab])
-            }
+            Op::MaxPool(_) => at.pool_backward(step, dflow, (to, add)),
             Op::AveragePool(_) | Op::GlobalAverage | Op::PadChannels { .. } | Op::Subsample { .. } => {
                 change.step_backward(index, self.pass_mode, &mut [])
             }
@@ -222,12 +212,7 @@ impl TangentPass<'_> {
         let (layer, slab) = (&program.layers[index], program.slab);
         let (x, dx) = (at.value(step.inputs[0]), self.change_of(step.inputs[0]));
         let [flow, dflow] = [at, change].map(|pass| pass.gradient(step.output));
-        let aside = at.profile.is_none();
-        let side = if aside { at.side } else { at.main };
-        if aside {
-            at.main.mark(&at.events[2 * index])?;
-            side.wait_for(&at.events[2 * index])?;
-        }
+        let side = at.fork(2 * index)?;
         let (span, kernels) = (&program.spans[layer.weight.0], &at.layer_kernels[index]);
         let (name, _, threads) = wgrad_pair(&layer.forward);
         let blocks = (kernels.needs().splits as u32, wgrad_tiles(&layer.forward) as u32);
@@ -235,12 +220,7 @@ impl TangentPass<'_> {
         let partial = change.address(span.partial);
         let arguments = arguments![geometry, x, dflow, dx, flow, partial, stretch, slab];
         at.start(side, name, Grid { blocks, threads, shared: 0 }, arguments)?;
-        if let (Some(bias), false) = (layer.bias, layer.norm.is_some() && self.pass_mode.of_batch) {
-            let (sums, rows) = (change.slope(bias), layer.forward.pixels() as i32);
-            let (channels, wide) = (layer.forward.o, layer.forward.op);
-            let grid = Grid::row(channels as usize);
-            at.start(side, "channel_sums", grid, arguments![dflow, sums, rows, channels, wide, slab])?;
-        }
+        change.sum_bias(side, layer, dflow, self.pass_mode)?;
         let (to, add) = change.flow(step, 0);
         if to == 0 {
             return Ok(());

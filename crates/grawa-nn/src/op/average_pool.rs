@@ -1,4 +1,4 @@
-//! The mean of each window over the input values inside it, and the mean of a whole channel.
+//! The mean of each window over the input values inside it.
 
 use crate::scalar::Scalar;
 use crate::{Shape, Window};
@@ -22,21 +22,5 @@ pub(crate) fn backward<T: Scalar>(window: &Window, (from, to): (Shape, Shape), d
             let share = dy / T::of(members.clone().count() as f64);
             members.for_each(|at| dx[at] += share);
         }
-    }
-}
-
-/// The mean of each channel.
-pub(crate) fn forward_global<T: Scalar>(from: Shape, x: &[T], y: &mut [T]) {
-    let count = T::of(from.area() as f64);
-    for (x, y) in x.chunks_exact(from.area()).zip(y) {
-        *y = x.iter().copied().sum::<T>() / count;
-    }
-}
-
-/// Adds the gradient of x.
-pub(crate) fn backward_global<T: Scalar>(from: Shape, dy: &[T], dx: &mut [T]) {
-    let count = T::of(from.area() as f64);
-    for (dx, &dy) in dx.chunks_exact_mut(from.area()).zip(dy) {
-        dx.iter_mut().for_each(|dx| *dx += dy / count);
     }
 }

@@ -31,12 +31,12 @@ pub(crate) fn statistics<T: Scalar>(shape: Shape, x: &[T]) -> Batch<T> {
     let count = T::of((x.len() / shape.channels.max(1)) as f64);
     let mut mean = vec![T::zero(); shape.channels];
     stretches(shape, x.len(), |channel, at| mean[channel] += x[at].iter().copied().sum());
-    mean.iter_mut().for_each(|mean| *mean /= count);
+    mean.iter_mut().for_each(|mean| *mean = *mean / count);
     let mut variance = vec![T::zero(); shape.channels];
     stretches(shape, x.len(), |channel, at| {
         variance[channel] += x[at].iter().map(|&x| (x - mean[channel]) * (x - mean[channel])).sum();
     });
-    variance.iter_mut().for_each(|variance| *variance /= count);
+    variance.iter_mut().for_each(|variance| *variance = *variance / count);
     Batch { mean, variance }
 }
 
@@ -53,32 +53,24 @@ pub(crate) fn track<T: Scalar>(count: usize, batch: (&[T], &[T]), mean: &mut [T]
     }
 }
 
+/// The statistics that a batch norm uses.
+pub(crate) struct Norm<'a, T> {
+    pub(crate) shape: Shape,
+    pub(crate) used: &'a Batch<T>,
+    pub(crate) epsilon: f64,
+    /// Whether mean and variance are those of the batch, and so depend on x; otherwise they are constants.
+    pub(crate) of_batch: bool,
+}
+
 /// y = scale · (x − mean) / √(variance + ε) + shift.
-pub(crate) fn forward<T: Scalar>(
-    shape: Shape,
-    x: &[T],
-    (mean, variance): (&[T], &[T]),
-    epsilon: f64,
-    scale: &[T],
-    shift: &[T],
-    y: &mut [T],
-) {
+pub(crate) fn forward<T: Scalar>(norm: &Norm<'_, T>, x: &[T], scale: &[T], shift: &[T], y: &mut [T]) {
+    let &Norm { shape, used: Batch { mean, variance }, epsilon, .. } = norm;
     stretches(shape, x.len(), |channel, at| {
         let slope = scale[channel] / (variance[channel] + T::of(epsilon)).sqrt();
         for (y, &x) in y[at.clone()].iter_mut().zip(&x[at]) {
             *y = (x - mean[channel]) * slope + shift[channel];
         }
     });
-}
-
-/// The statistics that a batch norm used.
-pub(crate) struct Norm<'a, T> {
-    pub(crate) shape: Shape,
-    pub(crate) mean: &'a [T],
-    pub(crate) variance: &'a [T],
-    pub(crate) epsilon: f64,
-    /// Whether mean and variance are those of the batch, and so depend on x; otherwise they are constants.
-    pub(crate) of_batch: bool,
 }
 
 /// Adds the gradients of x, scale and shift.
@@ -91,7 +83,7 @@ pub(crate) fn backward<T: Scalar>(
     dscale: &mut [T],
     dshift: &mut [T],
 ) {
-    let &Norm { shape, mean, variance, epsilon, of_batch } = norm;
+    let &Norm { shape, used: Batch { mean, variance }, epsilon, of_batch } = norm;
     let deviation = |channel: usize| (variance[channel] + T::of(epsilon)).sqrt();
     let (mut sum, mut along) = (vec![T::zero(); shape.channels], vec![T::zero(); shape.channels]);
     stretches(shape, x.len(), |channel, at| {

@@ -15,17 +15,14 @@ fn patches(conv: &Conv, from: Shape, to: Shape, mut each: impl FnMut(usize, Opti
     let inside = |at: usize, length: usize| at.checked_sub(conv.pad).filter(|&at| at < length);
     let mut place = 0;
     for channel in 0..from.channels {
+        let index = |(row, column): (usize, usize)| (channel * from.height + row) * from.width + column;
         for dy in 0..conv.kernel {
             for dx in 0..conv.kernel {
                 for y in 0..to.height {
                     let row = inside(y * conv.stride + dy, from.height);
                     for x in 0..to.width {
                         let column = inside(x * conv.stride + dx, from.width);
-                        each(
-                            place,
-                            row.zip(column)
-                                .map(|(row, column)| (channel * from.height + row) * from.width + column),
-                        );
+                        each(place, row.zip(column).map(index));
                         place += 1;
                     }
                 }

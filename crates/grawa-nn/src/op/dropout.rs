@@ -6,13 +6,8 @@
 use crate::scalar::Scalar;
 use grawa_core::{Key, Stream};
 
-/// The random stream of a node.
-pub(crate) fn draws(key: Key, node: usize) -> Stream {
-    key.stream_from((node as u32) << 20)
-}
-
-/// The same from a value on, whose number must be a multiple of four: a block has four words.
-pub(crate) fn draws_from(key: Key, node: usize, value: usize) -> Stream {
+/// The random stream of a node, from a value on whose number must be a multiple of four: a block has four words.
+pub(crate) fn draws(key: Key, node: usize, value: usize) -> Stream {
     key.stream_from(((node as u32) << 20) + (value / 4) as u32)
 }
 
@@ -46,9 +41,9 @@ mod tests {
     fn parts_draw_what_the_whole_draws() {
         let (key, x) = (Key::new(3, Purpose::Dropout), [1.0f32; 50]);
         let (mut whole, mut parts) = ([0.0; 50], [0.0; 50]);
-        forward(0.5, draws(key, 7), &x, &mut whole);
+        forward(0.5, draws(key, 7, 0), &x, &mut whole);
         for (part, parts) in parts.chunks_mut(12).enumerate() {
-            forward(0.5, draws_from(key, 7, 12 * part), &x[..parts.len()], parts);
+            forward(0.5, draws(key, 7, 12 * part), &x[..parts.len()], parts);
         }
         assert_eq!(whole, parts);
         assert!(whole.contains(&0.0) && whole.contains(&2.0));

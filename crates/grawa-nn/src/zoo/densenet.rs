@@ -27,19 +27,14 @@ pub fn densenet(
             module += 1;
         }
     }
-    let x = net.batch_norm(x, "bn")?;
-    let x = net.relu(x);
-    let x = net.global_average(x);
-    let x = net.linear(x, "linear", classes)?;
-    net.finish(x)
+    let x = net.norm_relu(x, "bn")?;
+    net.classify(x, "linear", classes)
 }
 
 fn layer(net: &mut Builder, x: NodeId, name: &str, growth: usize) -> Result<NodeId, Error> {
-    let y = net.batch_norm(x, &format!("{name}.bn1"))?;
-    let y = net.relu(y);
+    let y = net.norm_relu(x, &format!("{name}.bn1"))?;
     let y = net.conv(y, &format!("{name}.conv1"), Conv::point(4 * growth))?;
-    let y = net.batch_norm(y, &format!("{name}.bn2"))?;
-    let y = net.relu(y);
+    let y = net.norm_relu(y, &format!("{name}.bn2"))?;
     let y = net.conv(y, &format!("{name}.conv2"), Conv::same(growth))?;
     net.concat(y, x)
 }

@@ -7,12 +7,10 @@ pub fn digits(name: &str, input: Shape, width: usize, classes: usize) -> Result<
     let mut net = Builder::new(name, input);
     let x = net.input();
     let x = net.conv(x, "conv1", Conv::same(width))?;
-    let x = net.batch_norm(x, "bn1")?;
-    let x = net.relu(x);
+    let x = net.norm_relu(x, "bn1")?;
     let x = net.max_pool(x, Window::tiles(2))?;
     let x = net.conv(x, "conv2", Conv::same(2 * width))?;
-    let x = net.batch_norm(x, "bn2")?;
-    let x = net.relu(x);
+    let x = net.norm_relu(x, "bn2")?;
     let x = net.linear(x, "linear", classes)?;
     net.finish(x)
 }

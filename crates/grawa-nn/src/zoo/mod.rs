@@ -22,7 +22,7 @@ pub use resnet50::resnet50;
 pub use vgg::{VGG16, vgg};
 pub use wide::wide;
 
-use crate::{Error, Graph, Shape};
+use crate::{Builder, Error, Graph, NodeId, Shape};
 
 /// A network of the zoo.
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +66,21 @@ pub const ZOO: [Entry; 11] = [
         build: |name, input, classes| digits(name, input, 16, classes),
     },
 ];
+
+impl Builder {
+    /// Batch norm, then ReLU.
+    fn norm_relu(&mut self, x: NodeId, name: &str) -> Result<NodeId, Error> {
+        let x = self.batch_norm(x, name)?;
+        Ok(self.relu(x))
+    }
+
+    /// The network with a linear layer on the mean of each channel.
+    fn classify(mut self, x: NodeId, name: &str, classes: usize) -> Result<Graph, Error> {
+        let x = self.global_average(x);
+        let x = self.linear(x, name, classes)?;
+        self.finish(x)
+    }
+}
 
 impl Entry {
     /// The network for images of this shape and this number of classes.

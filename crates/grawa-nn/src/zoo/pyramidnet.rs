@@ -22,18 +22,14 @@ pub fn pyramidnet(
         let stride = if index > 0 && index % blocks == 0 { 2 } else { 1 };
         x = block(&mut net, x, &format!("blocks.{index}"), f64::round_ties_even(wide) as usize, stride)?;
     }
-    let x = net.batch_norm(x, "bn_final")?;
-    let x = net.relu(x);
-    let x = net.global_average(x);
-    let x = net.linear(x, "fc", classes)?;
-    net.finish(x)
+    let x = net.norm_relu(x, "bn_final")?;
+    net.classify(x, "fc", classes)
 }
 
 fn block(net: &mut Builder, x: NodeId, name: &str, out: usize, stride: usize) -> Result<NodeId, Error> {
     let y = net.batch_norm(x, &format!("{name}.bn1"))?;
     let y = net.conv_normal(y, &format!("{name}.conv1"), Conv::same(out).stride(stride))?;
-    let y = net.batch_norm(y, &format!("{name}.bn2"))?;
-    let y = net.relu(y);
+    let y = net.norm_relu(y, &format!("{name}.bn2"))?;
     let y = net.conv_normal(y, &format!("{name}.conv2"), Conv::same(out))?;
     let y = net.batch_norm(y, &format!("{name}.bn3"))?;
     let shortcut =

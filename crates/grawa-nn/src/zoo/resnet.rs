@@ -7,23 +7,19 @@ pub fn resnet(name: &str, input: Shape, blocks: usize, width: usize, classes: us
     let mut net = Builder::new(name, input);
     let x = net.input();
     let x = net.conv(x, "conv1", Conv::same(width))?;
-    let x = net.batch_norm(x, "bn1")?;
-    let mut x = net.relu(x);
+    let mut x = net.norm_relu(x, "bn1")?;
     for stage in 0..3 {
         for index in 0..blocks {
             let stride = if stage > 0 && index == 0 { 2 } else { 1 };
             x = block(&mut net, x, &format!("layer{}.{index}", stage + 1), width << stage, stride)?;
         }
     }
-    let x = net.global_average(x);
-    let x = net.linear(x, "linear", classes)?;
-    net.finish(x)
+    net.classify(x, "linear", classes)
 }
 
 fn block(net: &mut Builder, x: NodeId, name: &str, out: usize, stride: usize) -> Result<NodeId, Error> {
     let y = net.conv(x, &format!("{name}.conv1"), Conv::same(out).stride(stride))?;
-    let y = net.batch_norm(y, &format!("{name}.bn1"))?;
-    let y = net.relu(y);
+    let y = net.norm_relu(y, &format!("{name}.bn1"))?;
     let y = net.conv(y, &format!("{name}.conv2"), Conv::same(out))?;
     let y = net.batch_norm(y, &format!("{name}.bn2"))?;
     let shortcut = if stride == 1 {

@@ -7,22 +7,18 @@ pub fn resnet18(name: &str, input: Shape, w: usize, classes: usize) -> Result<Gr
     let mut net = Builder::new(name, input);
     let x = net.input();
     let x = net.conv_normal(x, "conv1", Conv::same(8 * w))?;
-    let x = net.batch_norm(x, "bn1")?;
-    let mut x = net.relu(x);
+    let mut x = net.norm_relu(x, "bn1")?;
     for index in 0..8 {
         let (stage, first) = (index / 2, index % 2 == 0);
         let stride = if stage > 0 && first { 2 } else { 1 };
         x = block(&mut net, x, &format!("blocks.{index}"), (8 * w) << stage, stride)?;
     }
-    let x = net.global_average(x);
-    let x = net.linear(x, "linear", classes)?;
-    net.finish(x)
+    net.classify(x, "linear", classes)
 }
 
 fn block(net: &mut Builder, x: NodeId, name: &str, out: usize, stride: usize) -> Result<NodeId, Error> {
     let y = net.conv_normal(x, &format!("{name}.conv1"), Conv::same(out).stride(stride))?;
-    let y = net.batch_norm(y, &format!("{name}.bn1"))?;
-    let y = net.relu(y);
+    let y = net.norm_relu(y, &format!("{name}.bn1"))?;
     let y = net.conv_normal(y, &format!("{name}.conv2"), Conv::same(out))?;
     let y = net.batch_norm(y, &format!("{name}.bn2"))?;
     let shortcut = if stride == 1 && net.shape(x).channels == out {

@@ -13,25 +13,16 @@ pub fn resnet50(
     let mut net = Builder::new(name, input);
     let x = net.input();
     let x = net.conv_normal(x, "conv1", Conv { out: width, kernel: 7, stride: 2, pad: 3, bias: false })?;
-    let x = net.batch_norm(x, "bn1")?;
-    let x = net.relu(x);
+    let x = net.norm_relu(x, "bn1")?;
     let mut x = net.max_pool(x, Window { kernel: 3, stride: 2, pad: 1, ceil: false })?;
     for (stage, &count) in blocks.iter().enumerate() {
         for index in 0..count {
             let stride = if stage > 0 && index == 0 { 2 } else { 1 };
-            x = bottleneck(
-                &mut net,
-                x,
-                &format!("layer{}.{index}", stage + 1),
-                width << stage,
-                stride,
-                index == 0,
-            )?;
+            let name = format!("layer{}.{index}", stage + 1);
+            x = bottleneck(&mut net, x, &name, width << stage, stride, index == 0)?;
         }
     }
-    let x = net.global_average(x);
-    let x = net.linear(x, "fc", classes)?;
-    net.finish(x)
+    net.classify(x, "fc", classes)
 }
 
 fn bottleneck(
@@ -43,11 +34,9 @@ fn bottleneck(
     project: bool,
 ) -> Result<NodeId, Error> {
     let y = net.conv_normal(x, &format!("{name}.conv1"), Conv::point(inner))?;
-    let y = net.batch_norm(y, &format!("{name}.bn1"))?;
-    let y = net.relu(y);
+    let y = net.norm_relu(y, &format!("{name}.bn1"))?;
     let y = net.conv_normal(y, &format!("{name}.conv2"), Conv::same(inner).stride(stride))?;
-    let y = net.batch_norm(y, &format!("{name}.bn2"))?;
-    let y = net.relu(y);
+    let y = net.norm_relu(y, &format!("{name}.bn2"))?;
     let y = net.conv_normal(y, &format!("{name}.conv3"), Conv::point(4 * inner))?;
     let y = net.batch_norm(y, &format!("{name}.bn3"))?;
     let shortcut = if project {

@@ -17,8 +17,7 @@ pub fn vgg(name: &str, input: Shape, plan: &[usize], hidden: usize, classes: usi
             module += 1;
         } else {
             x = net.conv(x, &format!("features.{module}"), Conv::same(channels).biased())?;
-            x = net.batch_norm(x, &format!("features.{}", module + 1))?;
-            x = net.relu(x);
+            x = net.norm_relu(x, &format!("features.{}", module + 1))?;
             module += 3;
         }
     }

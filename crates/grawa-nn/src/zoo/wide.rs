@@ -14,19 +14,16 @@ pub fn wide(name: &str, input: Shape, depth: usize, k: usize, classes: usize) ->
             x = block(&mut net, x, &format!("blocks.{}", stage * blocks + index), (16 * k) << stage, stride)?;
         }
     }
-    let x = net.batch_norm(x, "bn")?;
-    let x = net.relu(x);
+    let x = net.norm_relu(x, "bn")?;
     let x = net.global_average(x);
     let x = net.linear_unbiased_start(x, "fc", classes)?;
     net.finish(x)
 }
 
 fn block(net: &mut Builder, x: NodeId, name: &str, out: usize, stride: usize) -> Result<NodeId, Error> {
-    let h = net.batch_norm(x, &format!("{name}.bn1"))?;
-    let h = net.relu(h);
+    let h = net.norm_relu(x, &format!("{name}.bn1"))?;
     let y = net.conv_normal(h, &format!("{name}.conv1"), Conv::same(out).stride(stride))?;
-    let y = net.batch_norm(y, &format!("{name}.bn2"))?;
-    let y = net.relu(y);
+    let y = net.norm_relu(y, &format!("{name}.bn2"))?;
     let y = net.conv_normal(y, &format!("{name}.conv2"), Conv::same(out))?;
     // Where widths differ the shortcut uses the activated input, otherwise the raw one.
     let shortcut = if net.shape(x).channels == out {
