@@ -512,15 +512,19 @@ pub(crate) fn claim(
     name: &str,
     create: impl Fn(&Path) -> Result<(), Error>,
 ) -> Result<PathBuf, Failure> {
-    let mut number = 1;
-    loop {
-        let next = if number == 1 { name.to_owned() } else { format!("{name}-{number}") };
-        let place = arguments.out.clone().unwrap_or_else(|| Path::new("runs").join(next));
+    if let Some(out) = &arguments.out {
+        create(out)?;
+        return Ok(out.clone());
+    }
+    for number in 1.. {
+        let name = if number == 1 { name.to_owned() } else { format!("{name}-{number}") };
+        let place = Path::new("runs").join(name);
         match create(&place) {
-            Err(Error::FolderInUse { .. }) if arguments.out.is_none() => number += 1,
-            made => return Ok(made.map(|()| place)?),
+            Err(Error::FolderInUse { .. }) => {}
+            made => return made.map(|()| place).map_err(Failure::from),
         }
     }
+    unreachable!("there is always a next number")
 }
 
 /// The checkpoint to resume from: the one that was named, or the newest complete one that the record contains. Prints which it is,
