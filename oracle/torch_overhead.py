@@ -9,7 +9,8 @@ each, so that all find the parameters as far from the processor. Gloo does not e
 is an all-reduce with the copies from the parameters to a vector and back. Worker 0 prints medians over all periods but the first; ratios
 are medians of the ratios of neighbours in time, which other load hardly moves. The time of a round or an all-reduce is that of the slowest
 process, its processor time that of all threads of worker 0. A round is a step of the optimizer that ends with one, less a step of the
-optimizer without; on the CPU that one is in the run, too, because what the run adds to every step is printed by itself.
+optimizer without. On the CPU that one is in the run, too, because what the run adds to every step is printed by itself; on a GPU, and for
+processor times, it is a bare one.
 
 Loopback has no bandwidth of a network. As root, four workers with 1 Gbit/s each (all share one queue of four times that):
 

@@ -253,7 +253,7 @@ impl ReplicaSet {
     }
 
     /// The update and its pulls for some chunks of the parameters, and whether they are the step's last. `gather`: the gradient is
-    /// still where the backward pass left it.
+    /// still where the backward pass left it. AdamW takes all chunks at once.
     fn update(
         &self,
         pass: &Pass<'_>,
