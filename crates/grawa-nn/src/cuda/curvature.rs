@@ -93,7 +93,7 @@ impl Curvature {
         for worker in 0..self.set.workers {
             self.set.load_statistics(worker, statistics)?;
         }
-        self.vector.write(0, &self.set.relayout(parameters, true))?;
+        self.set.send_vector(parameters, &self.vector, 0)?;
         self.spread(&self.set.pass(None))
     }
 
@@ -151,7 +151,7 @@ impl Curvature {
     pub fn product(&mut self, vector: &[f32], product: &mut [f32]) -> Result<(), Error> {
         expect_len("the vector", vector.len(), self.graph().parameters().len())?;
         let visit = self.visited.ok_or(Error::NotVisited)?;
-        self.vector.write(0, &self.set.relayout(vector, true))?;
+        self.set.send_vector(vector, &self.vector, 0)?;
         if !self.products.iter().any(|(known, _)| *known == visit) {
             let captured = self.set.main.capture(|| self.enqueue(visit, None))?;
             self.products.push((visit, captured));
@@ -184,9 +184,7 @@ impl Curvature {
 
     fn read_sum(&self, to: &mut [f32]) -> Result<(), Error> {
         expect_len("the result", to.len(), self.graph().parameters().len())?;
-        self.sum.read(0, to)?;
-        to.copy_from_slice(&self.set.relayout(to, false));
-        Ok(())
+        self.set.fetch_vector(&self.sum, 0, to)
     }
 
     /// Times of the kernels of one product, each run alone; the longest first.

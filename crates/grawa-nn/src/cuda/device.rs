@@ -81,15 +81,16 @@ pub(crate) const WIDE: (i32, i32) = (9, 0);
 impl Device {
     /// Floating-point operations per second of matrix products, at most.
     pub(crate) fn arithmetic(&self, precision: Precision) -> f64 {
-        // Of a multiprocessor and cycle, by compute capability: of tensor cores with bf16, and of ordinary ones.
-        let (tensor, plain) = match self.capability {
-            (8, 0) => (2048.0, 128.0),
-            (8, _) => (1024.0, 256.0),
-            (9, _) => (4096.0, 256.0),
-            _ => (8192.0, 256.0),
+        // Of a multiprocessor and cycle, by compute capability: of tensor cores with bf16.
+        let tensor = match self.capability {
+            (8, 0) => 2048.0,
+            (8, _) => 1024.0,
+            (9, _) => 4096.0,
+            _ => 8192.0,
         };
         let each = match precision {
-            Precision::F32 => plain,
+            // Three products of TF32 numbers; see `f32.cu`.
+            Precision::F32 => tensor / 6.0,
             Precision::Tf32 => tensor / 2.0,
             Precision::Bf16 => tensor,
         };

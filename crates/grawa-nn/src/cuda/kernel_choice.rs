@@ -1,6 +1,6 @@
 //! How a layer is computed on a GPU: the kernel, its grid, and the memory it needs.
 //!
-//! f32 uses plain kernels for all layers. bf16 uses our tensor-core kernels for narrow layers, and the faster of ours and
+//! f32 uses kernels of its own for all layers. bf16 uses our tensor-core kernels for narrow layers, and the faster of ours and
 //! cuDNN's for wide ones. tf32 uses cuDNN alone.
 
 use super::compile::{ConvGeometry, Layer, WorkspaceNeeds};
@@ -31,7 +31,8 @@ impl KernelChoice {
 
     /// The rows of sums that it can leave for a batch norm. Kernels for wide layers sum forward only.
     pub(crate) fn rows(&self) -> Option<usize> {
-        self.splits().filter(|_| !matches!(self, KernelChoice::Own { name: "conv_plain", .. }))
+        let is_f32 = matches!(self, KernelChoice::Own { name, .. } if name.starts_with("conv_f32"));
+        self.splits().filter(|_| !is_f32)
     }
 }
 
@@ -91,10 +92,39 @@ fn tile_rows(geometry: &ConvGeometry, machine: Machine) -> Option<(usize, usize)
     Some((rows, n * h.div_ceil(rows)))
 }
 
+/// The kernels in f32 for the forward pass or the gradient of the input: of a layer, of its tangent, and the grid of both. Large
+/// products are divided among fewer, larger tiles.
+pub(super) fn conv_f32(geometry: &ConvGeometry, machine: Machine) -> (&'static str, &'static str, Grid) {
+    let (pixels, wide) = (geometry.pixels(), geometry.op as usize);
+    let tiles = |rows: usize, columns: usize| (pixels.div_ceil(rows) as u32, wide.div_ceil(columns) as u32);
+    let tall = tiles(128, 64);
+    let fills_the_gpu = (tall.0 * tall.1) as usize * machine.replicas >= machine.processors;
+    let (own, pair, blocks) = match wide {
+        ..=16 => ("conv_f32_16", "conv_pair_16", tiles(256, 16)),
+        17..=32 => ("conv_f32_32", "conv_pair_32", tiles(128, 32)),
+        _ if fills_the_gpu => ("conv_f32_64_tall", "conv_pair_64_tall", tall),
+        _ => ("conv_f32_64", "conv_pair_64", tiles(64, 64)),
+    };
+    (own, pair, Grid { blocks, threads: 256, shared: 0 })
+}
+
+/// The same for the weight gradient: the kernels, rows and columns of a tile, and threads.
+pub(super) fn wgrad_f32(geometry: &ConvGeometry) -> (&'static str, &'static str, (usize, usize), u32) {
+    match geometry.o {
+        ..=16 => ("wgrad_f32_16", "wgrad_pair_16", (16, 144), 288),
+        17..=32 => ("wgrad_f32_32", "wgrad_pair_32", (32, 144), 288),
+        _ => ("wgrad_f32_64", "wgrad_pair_64", (64, 128), 256),
+    }
+}
+
 /// Our kernel for the forward pass, or for the gradient of the input.
 pub(crate) fn own(geometry: &ConvGeometry, narrow: bool, biased: bool, machine: Machine) -> KernelChoice {
+    if !narrow {
+        let (name, _, grid) = conv_f32(geometry, machine);
+        return KernelChoice::Own { name, grid, rows: 0 };
+    }
     let (pixels, wide) = (geometry.pixels(), geometry.op as usize);
-    if let (true, false, Some((rows, tiles))) = (narrow, biased, tile_rows(geometry, machine)) {
+    if let (false, Some((rows, tiles))) = (biased, tile_rows(geometry, machine)) {
         let (name, resident) = if wide == 16 { ("conv_rows_16", 2) } else { ("conv_rows_32", 1) };
         let blocks = tiles.min((resident * machine.processors).div_ceil(machine.replicas));
         // The sums of the channels need 1 KB at the end.
@@ -104,7 +134,6 @@ pub(crate) fn own(geometry: &ConvGeometry, narrow: bool, biased: bool, machine: 
     }
     // Name, pixels and channels of a block, depth of a stage, threads, stages.
     let (name, rows, columns, depth, threads, stages) = match wide {
-        _ if !narrow => ("conv_plain", 64, 64, 0, 256, 0),
         ..=16 => ("conv_16", 256, 16, 32, 256, 3),
         17..=32 => ("conv_32", 128, 32, 32, 256, 3),
         // Small products are divided among more blocks.
@@ -140,14 +169,18 @@ pub(crate) fn own_sums(layer: &Layer, narrow: bool, machine: Machine) -> (Kernel
         }
     }
     let (name, rows, wide, threads) = match out {
-        _ if !narrow => ("wgrad_plain", 64, 64, 256),
+        _ if !narrow => {
+            let (name, _, (rows, wide), threads) = wgrad_f32(geometry);
+            (name, rows, wide, threads)
+        }
         ..=16 => ("wgrad_16", 16, 144, 128),
         17..=32 => ("wgrad_32", 32, 144, 128),
         _ => ("wgrad_64", 64, 144, 128),
     };
     let tiles = out.div_ceil(rows) * columns.div_ceil(wide);
-    // Two blocks for each multiprocessor, but enough pixels to be worth a block.
-    let wanted = (2 * machine.processors).div_ceil(tiles * machine.replicas).max(1);
+    // Two blocks for each multiprocessor, in f32 four, but enough pixels to be worth a block.
+    let resident = if narrow { 2 } else { 4 };
+    let wanted = (resident * machine.processors).div_ceil(tiles * machine.replicas).max(1);
     let stretch = pixels.div_ceil(wanted).next_multiple_of(64).max(128);
     let splits = pixels.div_ceil(stretch);
     let shared = if narrow { (3 * 64 * (rows + 8 + wide + 8) * 2) as u32 } else { 0 };
@@ -187,6 +220,48 @@ mod tests {
             let (rows, tiles) = tile_rows(&geometry, machine).unwrap();
             assert_eq!(tiles, 128 * (h as usize).div_ceil(rows));
             assert!((rows + 2) * (w as usize + 2) * channels as usize * 2 <= TILE);
+        }
+    }
+
+    /// The numbers behind a kernel's name in `f32.cu` or `tangent.cu`.
+    fn defined(name: &str) -> Vec<usize> {
+        let source = super::super::kernels::source();
+        let line = source.lines().find(|line| line.contains(&format!("({name}, "))).unwrap();
+        line.trim_end_matches(')').split(", ").skip(1).map(|number| number.parse().unwrap()).collect()
+    }
+
+    /// Grids and tiles are those that the kernels were written for, and cover every layer of the zoo.
+    #[test]
+    fn tiles_in_f32_are_those_of_the_kernels() {
+        for entry in crate::zoo::ZOO {
+            let graph = entry.build(entry.input, entry.classes).unwrap();
+            for (batch, replicas) in [(1, 1), (32, 10)] {
+                let machine = Machine { processors: 132, replicas, shared: 232_448 };
+                for layer in super::super::compile::Program::new(&graph, batch, 4).unwrap().layers {
+                    for geometry in [layer.forward, layer.backward] {
+                        let (own, pair, grid) = conv_f32(&geometry, machine);
+                        let tile = defined(own);
+                        assert_eq!(tile, defined(pair), "{own}");
+                        let [pixels, channels] = [grid.blocks.0, grid.blocks.1].map(|blocks| blocks as usize);
+                        let covers = pixels * tile[0] >= geometry.pixels()
+                            && channels * tile[1] >= geometry.op as usize;
+                        assert!(covers, "{own}");
+                        assert_eq!(
+                            grid.threads as usize,
+                            32 * tile[0] * tile[1] / (tile[2] * tile[3]),
+                            "{own}"
+                        );
+                    }
+                    let (own, pair, (rows, columns), threads) = wgrad_f32(&layer.forward);
+                    let tile = defined(own);
+                    assert_eq!(tile, defined(pair), "{own}");
+                    assert_eq!(tile[..3], [threads as usize, columns, rows], "{own}");
+                    assert_eq!(tile[0], 32 * columns * rows / (tile[3] * tile[4]), "{own}");
+                    let (sums, stretch) = own_sums(&layer, false, machine);
+                    let (splits, pixels) = (sums.splits().unwrap(), layer.forward.pixels());
+                    assert!(stretch * splits >= pixels && stretch * (splits - 1) < pixels, "{own}");
+                }
+            }
         }
     }
 

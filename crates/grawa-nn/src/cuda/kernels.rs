@@ -56,7 +56,7 @@ pub(crate) fn source() -> String {
         ("narrow", include_str!("kernels/narrow.cu")),
         ("products", &products()),
         ("wide", include_str!("kernels/wide.cu")),
-        ("plain", include_str!("kernels/plain.cu")),
+        ("f32", include_str!("kernels/f32.cu")),
         ("norm", include_str!("kernels/norm.cu")),
         ("simple", include_str!("kernels/simple.cu")),
         ("norm_pool", include_str!("kernels/norm_pool.cu")),

@@ -19,6 +19,7 @@ mod evaluation;
 mod floors;
 mod forward;
 mod host_step;
+mod host_vector;
 mod job;
 mod joined;
 mod kernel_cache;

@@ -14,16 +14,15 @@ use super::host_step::HostSteps;
 use super::job::{Chain, Job, chains};
 use super::kernel_choice::LayerKernels;
 use super::kernels::Kernels;
-use super::layout;
 use super::limits;
 use super::pass::{PassMode, summing_blocks};
-use super::tangent::divide_as_pairs;
+use super::pinned::Pinned;
 use crate::error::expect_len;
 use crate::plan::Reuse;
 use crate::{Error, Graph, Mode, Precision};
 use bytemuck::{Pod, Zeroable};
 use grawa_core::{Key, Optimizer};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// The settings of a replica set.
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +66,8 @@ const TENSOR_CORE_KERNELS: &str = "conv_16 conv_32 conv_64 conv_64_tall conv_128
 const WIDE_KERNELS: &str = "conv_wide_64 conv_wide_128 conv_wide_160 conv_wide_data_64 conv_wide_data_128 conv_wide_data_160 \
      conv_wide_64_rows conv_wide_128_rows conv_wide_160_rows conv_wide_data_64_rows conv_wide_data_128_rows conv_wide_data_160_rows \
      wgrad_wide_64 wgrad_wide_128 wgrad_wide_160 wgrad_wide_64_32 wgrad_wide_128_32 wgrad_wide_160_32";
-const PLAIN_KERNELS: &str = "conv_plain wgrad_plain";
+const F32_KERNELS: &str =
+    "conv_f32_16 conv_f32_32 conv_f32_64 conv_f32_64_tall wgrad_f32_16 wgrad_f32_32 wgrad_f32_64";
 
 /// Replicas of one network on one GPU.
 #[derive(Debug)]
@@ -119,6 +119,8 @@ pub struct ReplicaSet {
     pub(super) kept: Option<Memory>,
     /// For copies that are fetched later.
     pub(super) rooms: Vec<Arc<SnapshotRoom>>,
+    /// For vectors on their way to the GPU or from it, from the first one on.
+    pub(super) pinned: Mutex<Option<Pinned>>,
 }
 
 /// How many workers fit into free memory, and the largest batch (of repeated halves) with which one fits. About six parameter
@@ -168,7 +170,7 @@ impl ReplicaSet {
         let narrow = precision == Precision::Bf16;
         let kernels = Kernels::new(&context, narrow)?;
         kernels.load(KERNELS)?;
-        kernels.load(if narrow { TENSOR_CORE_KERNELS } else { PLAIN_KERNELS })?;
+        kernels.load(if narrow { TENSOR_CORE_KERNELS } else { F32_KERNELS })?;
         if narrow && device.capability == WIDE {
             kernels.load(WIDE_KERNELS)?;
         }
@@ -189,12 +191,7 @@ impl ReplicaSet {
             replicas: workers,
             fixed,
         };
-        let (mut layer_kernels, choices) = autotuner.choose(&program)?;
-        if reuse == Reuse::Never {
-            let processors = context.device.processors;
-            let layers = layer_kernels.iter_mut().zip(&program.layers);
-            layers.for_each(|(kernels, layer)| divide_as_pairs(kernels, layer, processors, workers));
-        }
+        let (layer_kernels, choices) = autotuner.choose(&program)?;
         let needs: Vec<_> = layer_kernels.iter().map(LayerKernels::needs).collect();
         let blocks = summing_blocks(&kernels, program.wide, workers)?;
         program.allocate(&needs, blocks);
@@ -248,6 +245,7 @@ impl ReplicaSet {
             saved_statistics: None,
             kept: None,
             rooms: Vec::new(),
+            pinned: Mutex::default(),
         })
     }
 
@@ -275,20 +273,15 @@ impl ReplicaSet {
         (0..self.workers).map(|worker| self.offset(worker, offset)).collect()
     }
 
-    /// Converts a vector from the order of the host to that of the GPU, or back.
-    pub(crate) fn relayout(&self, vector: &[f32], to_device: bool) -> Vec<f32> {
-        layout::relayout(&self.program.spans, vector, to_device)
-    }
-
     pub(crate) fn write_vector(&self, worker: usize, offset: u64, vector: &[f32]) -> Result<(), Error> {
         expect_len("the vector", vector.len(), self.program.graph.parameters().len())?;
-        self.memory.write(self.offset(worker, offset), &self.relayout(vector, true))
+        self.send_vector(vector, &self.memory, self.offset(worker, offset))
     }
 
     pub(crate) fn read_vector(&self, worker: usize, offset: u64) -> Result<Vec<f32>, Error> {
         let mut vector = vec![0.0f32; self.program.graph.parameters().len()];
-        self.memory.read(self.offset(worker, offset), &mut vector)?;
-        Ok(self.relayout(&vector, false))
+        self.fetch_vector(&self.memory, self.offset(worker, offset), &mut vector)?;
+        Ok(vector)
     }
 
     /// Sets the parameters and statistics of a worker.
@@ -344,8 +337,8 @@ impl ReplicaSet {
         let Some(memory) = &self.second else { return Ok(Vec::new()) };
         let length = self.program.graph.parameters().len();
         let mut vector = vec![0.0f32; length + 1];
-        memory.read(4 * worker * (length + BEHIND), &mut vector)?;
-        Ok(if vector[length] == 0.0 { Vec::new() } else { self.relayout(&vector, false) })
+        self.fetch_vector(memory, 4 * worker * (length + BEHIND), &mut vector)?;
+        Ok(if vector[length] == 0.0 { Vec::new() } else { vector })
     }
 
     /// Sets what [`ReplicaSet::second_moment`] has returned.
@@ -358,8 +351,11 @@ impl ReplicaSet {
             [] => {}
             values => expect_len("the second moment", values.len(), length + 1)?,
         }
-        let vector = if values.is_empty() { vec![0.0; length + 1] } else { self.relayout(values, true) };
-        self.reserve_second_moments()?.write(4 * worker * (length + BEHIND), &vector)
+        self.reserve_second_moments()?;
+        let Some(memory) = &self.second else { return Ok(()) };
+        let zeros = vec![0.0; if values.is_empty() { length + 1 } else { 0 }];
+        let vector = if values.is_empty() { &zeros } else { values };
+        self.send_vector(vector, memory, 4 * worker * (length + BEHIND))
     }
 
     pub(super) fn reserve_second_moments(&mut self) -> Result<&Memory, Error> {
@@ -544,7 +540,7 @@ mod tests {
     #[test]
     fn every_kernel_is_in_the_source() {
         let source = super::super::kernels::source();
-        for name in [KERNELS, TENSOR_CORE_KERNELS, PLAIN_KERNELS, super::super::tangent::TANGENT_KERNELS]
+        for name in [KERNELS, TENSOR_CORE_KERNELS, F32_KERNELS, super::super::tangent::TANGENT_KERNELS]
             .iter()
             .flat_map(|names| names.split_whitespace())
         {

@@ -143,8 +143,8 @@ impl ReplicaSet {
             self.outer = None;
         } else if level == 0 {
             expect_len("the velocity of the centre", velocity.len(), expected)?;
-            let velocity = self.relayout(velocity, true);
-            Memory::reserve(&mut self.outer, &self.context, 4 * expected)?.write(0, &velocity)?;
+            Memory::reserve(&mut self.outer, &self.context, 4 * expected)?;
+            self.outer.as_ref().map_or(Ok(()), |outer| self.send_vector(velocity, outer, 0))?;
         }
         limits::index("the centre of level", level, self.centres.len())?;
         let groups = self.groups(level);
@@ -152,22 +152,21 @@ impl ReplicaSet {
         if self.centres[level].is_none() {
             self.forget_jobs();
         }
-        let centre = self.relayout(centre, true);
-        let memory = Memory::reserve(&mut self.centres[level], &self.context, 4 * expected * groups)?;
-        memory.write(4 * expected * group, &centre)
+        Memory::reserve(&mut self.centres[level], &self.context, 4 * expected * groups)?;
+        let memory = self.centres[level].as_ref();
+        memory.map_or(Ok(()), |memory| self.send_vector(centre, memory, 4 * expected * group))
     }
 
     /// The centre of a group, if there is one, and the velocity of its outer optimizer.
     pub fn centre(&self, level: usize, group: usize) -> Result<Option<Vec<f32>>, Error> {
         let Some((memory, start)) = self.centre_memory(level, group)? else { return Ok(None) };
-        let mut vector = vec![0.0f32; self.program.graph.parameters().len()];
-        memory.read(start, &mut vector)?;
-        let mut centre = self.relayout(&vector, false);
-        if let (0, Some(outer)) = (level, &self.outer) {
-            outer.read(0, &mut vector)?;
-            centre.extend(self.relayout(&vector, false));
-        }
-        Ok(Some(centre))
+        let (length, outer) =
+            (self.program.graph.parameters().len(), self.outer.as_ref().filter(|_| level == 0));
+        let mut vector = vec![0.0f32; length * if outer.is_some() { 2 } else { 1 }];
+        let (centre, velocity) = vector.split_at_mut(length);
+        self.fetch_vector(memory, start, centre)?;
+        outer.map_or(Ok(()), |outer| self.fetch_vector(outer, 0, velocity))?;
+        Ok(Some(vector))
     }
 
     /// Checks a round and uploads its weights. Changes nothing else.

@@ -4,58 +4,16 @@
 //! Operations that are linear given the results, as sums, copies and averages, run their own kernels on the slab of tangents.
 //! All primal gradients are kept, so a buffer of tangents is never overwritten either.
 
-use super::compile::{ConvGeometry, Layer};
 use super::device::{Grid, arguments};
-use super::kernel_choice::{KernelChoice, LayerKernels};
+use super::kernel_choice::{KernelChoice, Machine, conv_f32, wgrad_f32};
 use super::pass::{Pass, PassMode};
 use crate::plan::{NO_STEP, Step};
 use crate::{Error, Op};
 
 /// The kernels of this file and of `curvature.rs`. They are loaded before a graph is recorded.
-pub(super) const TANGENT_KERNELS: &str = "conv_pair_16 conv_pair_32 conv_pair_64 conv_pair_128 wgrad_pair_16 wgrad_pair_32 \
-     wgrad_pair_64 wgrad_pair_128 norm_tangent_moments norm_tangent_settle norm_tangent_forward norm_tangent_reduce norm_tangent_settle_flow norm_tangent_backward \
+pub(super) const TANGENT_KERNELS: &str = "conv_pair_16 conv_pair_32 conv_pair_64 conv_pair_64_tall wgrad_pair_16 wgrad_pair_32 \
+     wgrad_pair_64 norm_tangent_moments norm_tangent_settle norm_tangent_forward norm_tangent_reduce norm_tangent_settle_flow norm_tangent_backward \
      add_tangent max_tangent loss_tangent spread sum_replicas";
-
-/// The kernel for the sum of two convolutions. Large products are divided among fewer, larger tiles.
-fn conv_pair(geometry: &ConvGeometry, processors: usize, replicas: usize) -> (&'static str, Grid) {
-    let (pixels, wide) = (geometry.pixels(), geometry.op as usize);
-    let tiles = |rows: usize, columns: usize| (pixels.div_ceil(rows), wide.div_ceil(columns));
-    let is_large = wide > 64 && {
-        let (rows, columns) = tiles(128, 128);
-        rows * columns * replicas >= processors
-    };
-    let (name, (rows, columns)) = match wide {
-        ..=16 => ("conv_pair_16", tiles(256, 16)),
-        17..=32 => ("conv_pair_32", tiles(128, 32)),
-        _ if is_large => ("conv_pair_128", tiles(128, 128)),
-        _ => ("conv_pair_64", tiles(64, 64)),
-    };
-    (name, Grid { blocks: (rows as u32, columns as u32), threads: 256, shared: 0 })
-}
-
-/// The kernel for the sum of two weight gradients, its columns and rows of a tile, and its threads.
-fn wgrad_pair(geometry: &ConvGeometry) -> (&'static str, (usize, usize), u32) {
-    match geometry.o {
-        ..=16 => ("wgrad_pair_16", (144, 16), 144),
-        17..=32 => ("wgrad_pair_32", (144, 32), 288),
-        128.. if geometry.columns() >= 128 => ("wgrad_pair_128", (128, 128), 256),
-        _ => ("wgrad_pair_64", (64, 64), 256),
-    }
-}
-
-fn wgrad_tiles(geometry: &ConvGeometry) -> usize {
-    let (_, (columns, rows), _) = wgrad_pair(geometry);
-    geometry.columns().div_ceil(columns) * (geometry.o as usize).div_ceil(rows)
-}
-
-/// Divides the pixels of a weight gradient so that its tangent fills the GPU. Both leave as many partial sums.
-pub(super) fn divide_as_pairs(kernels: &mut LayerKernels, layer: &Layer, processors: usize, replicas: usize) {
-    let KernelChoice::Own { grid, .. } = &mut kernels.backward_weights else { return };
-    let (pixels, tiles) = (layer.forward.pixels(), wgrad_tiles(&layer.forward));
-    let wanted = (4 * processors).div_ceil(tiles * replicas);
-    kernels.stretch = pixels.div_ceil(wanted).next_multiple_of(64).max(128);
-    grid.blocks.0 = pixels.div_ceil(kernels.stretch) as u32;
-}
 
 /// A pass over tangents.
 pub(super) struct TangentPass<'a> {
@@ -84,6 +42,11 @@ impl TangentPass<'_> {
         self.change.collect(self.pass_mode)
     }
 
+    fn machine(&self) -> Machine {
+        let device = &self.at.context.device;
+        Machine { processors: device.processors, replicas: self.at.workers, shared: device.shared }
+    }
+
     /// The address of a tangent; 0 for the images, which do not change.
     fn change_of(&self, node: usize) -> u64 {
         if node == 0 { 0 } else { self.change.value(node) }
@@ -102,7 +65,7 @@ impl TangentPass<'_> {
         match &step.op {
             Op::Conv { .. } | Op::Linear { .. } => {
                 let layer = &program.layers[program.part(step)];
-                let (name, grid) = conv_pair(&layer.forward, at.context.device.processors, at.workers);
+                let (_, name, grid) = conv_f32(&layer.forward, self.machine());
                 let working = program.spans[layer.weight.0].working;
                 let [weight, moved] = [at, change].map(|pass| pass.address(working));
                 let bias = layer.bias.map_or(0, |bias| change.parameter(bias));
@@ -214,18 +177,19 @@ impl TangentPass<'_> {
         let [flow, dflow] = [at, change].map(|pass| pass.gradient(step.output));
         let side = at.fork(2 * index)?;
         let (span, kernels) = (&program.spans[layer.weight.0], &at.layer_kernels[index]);
-        let (name, _, threads) = wgrad_pair(&layer.forward);
-        let blocks = (kernels.needs().splits as u32, wgrad_tiles(&layer.forward) as u32);
-        let (geometry, stretch) = (layer.forward, kernels.stretch as i32);
-        let partial = change.address(span.partial);
-        let arguments = arguments![geometry, x, dflow, dx, flow, partial, stretch, slab];
-        at.start(side, name, Grid { blocks, threads, shared: 0 }, arguments)?;
+        if let KernelChoice::Own { grid, .. } = kernels.backward_weights {
+            let (_, name, ..) = wgrad_f32(&layer.forward);
+            let (geometry, stretch) = (layer.forward, kernels.stretch as i32);
+            let partial = change.address(span.partial);
+            let arguments = arguments![geometry, x, dflow, dx, flow, partial, stretch, slab];
+            at.start(side, name, grid, arguments)?;
+        }
         change.sum_bias(side, layer, dflow, self.pass_mode)?;
         let (to, add) = change.flow(step, 0);
         if to == 0 {
             return Ok(());
         }
-        let (name, grid) = conv_pair(&layer.backward, at.context.device.processors, at.workers);
+        let (_, name, grid) = conv_f32(&layer.backward, self.machine());
         let [flipped, moved] = [at, change].map(|pass| pass.address(span.flipped));
         let geometry = layer.backward;
         let arguments = arguments![geometry, dflow, flipped, flow, moved, 0u64, to, add, slab];
@@ -236,78 +200,15 @@ impl TangentPass<'_> {
 #[cfg(test)]
 mod tests {
     use super::super::compile::{Program, WorkspaceNeeds};
-    use super::super::kernel_choice::{Machine, own, own_sums};
-    use super::super::kernels::source;
-    use super::*;
     use crate::plan::{Flow, Reuse};
     use crate::zoo::ZOO;
-
-    const PROCESSORS: usize = 132;
-
-    fn program(name: &str, batch: usize) -> Program {
-        let entry = ZOO.iter().find(|entry| entry.name == name).unwrap();
-        Program::planned(&entry.build(entry.input, entry.classes).unwrap(), batch, 4, Reuse::Never).unwrap()
-    }
-
-    /// The numbers behind a kernel's name in `tangent.cu`.
-    fn defined(name: &str) -> Vec<usize> {
-        let source = source();
-        let line = source.lines().find(|line| line.contains(&format!("_PAIR({name},"))).unwrap();
-        let numbers = line.trim_end_matches(')').split(", ").skip(1);
-        numbers.map(|number| number.parse().unwrap()).collect()
-    }
-
-    /// Grids and tiles are those that the kernels were written for, and cover every layer of the zoo.
-    #[test]
-    fn tiles_are_those_of_the_kernels() {
-        for name in ZOO.map(|entry| entry.name) {
-            for (batch, replicas) in [(1, 1), (32, 10)] {
-                for layer in &program(name, batch).layers {
-                    for geometry in [layer.forward, layer.backward] {
-                        let (kernel, grid) = conv_pair(&geometry, PROCESSORS, replicas);
-                        let tile = defined(kernel);
-                        let covered = (grid.blocks.0 as usize * tile[0], grid.blocks.1 as usize * tile[1]);
-                        assert!(
-                            covered.0 >= geometry.pixels() && covered.1 >= geometry.op as usize,
-                            "{kernel}"
-                        );
-                        assert_eq!(
-                            grid.threads as usize,
-                            tile[0] * tile[1] / (tile[2] * tile[3]),
-                            "{kernel}"
-                        );
-                    }
-                    let (kernel, (columns, rows), threads) = wgrad_pair(&layer.forward);
-                    let tile = defined(kernel);
-                    assert_eq!((tile[0], tile[1], tile[2]), (threads as usize, columns, rows), "{kernel}");
-                    assert_eq!(tile[0], columns * rows / (tile[3] * tile[4]), "{kernel}");
-                }
-            }
-        }
-    }
-
-    /// Every pixel is in one stretch, and both weight gradients leave as many partial sums.
-    #[test]
-    fn stretches_cover_all_pixels_once() {
-        for name in ZOO.map(|entry| entry.name) {
-            for layer in &program(name, 32).layers {
-                let machine = Machine { processors: PROCESSORS, replicas: 10, shared: 232_448 };
-                let plain = |geometry| own(geometry, false, false, machine);
-                let (backward_weights, stretch) = own_sums(layer, false, machine);
-                let (forward, backward_data) = (plain(&layer.forward), plain(&layer.backward));
-                let mut kernels = LayerKernels { forward, backward_data, backward_weights, stretch };
-                divide_as_pairs(&mut kernels, layer, PROCESSORS, 10);
-                let (pixels, stretch, splits) =
-                    (layer.forward.pixels(), kernels.stretch, kernels.needs().splits);
-                assert!(stretch * splits >= pixels && stretch * (splits - 1) < pixels);
-            }
-        }
-    }
 
     /// No gradient shares a buffer: each has its own bytes in the slab.
     #[test]
     fn all_gradients_are_kept() {
-        let mut program = program("resnet20", 32);
+        let entry = ZOO.iter().find(|entry| entry.name == "resnet20").unwrap();
+        let graph = entry.build(entry.input, entry.classes).unwrap();
+        let mut program = Program::planned(&graph, 32, 4, Reuse::Never).unwrap();
         let mut slots: Vec<usize> = program.slots.iter().flatten().copied().collect();
         slots.sort_unstable();
         assert!(slots.windows(2).all(|pair| pair[0] < pair[1]));

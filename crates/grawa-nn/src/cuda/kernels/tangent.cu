@@ -6,136 +6,6 @@
 
 #if !BF16
 
-// Four numbers for a thread: one row of a tile in shared memory.
-__device__ __forceinline__ void four(const float* p, float* v) {
-    const float4 raw = *(const float4*)p;
-    v[0] = raw.x; v[1] = raw.y; v[2] = raw.z; v[3] = raw.w;
-}
-
-// Adds the products of a slice of eight: rows `m` and columns `n` of a thread lie in groups of four, so that the
-// threads of a warp read shared memory without conflicts. `shifted`: the second four rows of the slice are stored 16
-// places further.
-template <int M, int N, int TM, int TN, bool SHIFTED>
-__device__ __forceinline__ void multiply(const float (&as)[8][M], const float (&bs)[8][N], int tm, int tn, float (&sums)[TM][TN]) {
-#pragma unroll
-    for (int k = 0; k < 8; k++) {
-        const int shift = SHIFTED ? 16 * (k / 4) : 0;
-        float a[TM], b[TN];
-#pragma unroll
-        for (int i = 0; i < TM; i += 4) {
-            const int at = i / 4 * (4 * M / TM) + 4 * tm + shift;
-            four(&as[k][SHIFTED ? at & (M - 1) : at], a + i);
-        }
-#pragma unroll
-        for (int j = 0; j < TN; j += 4) {
-            const int at = j / 4 * (4 * N / TN) + 4 * tn + shift;
-            four(&bs[k][SHIFTED ? at & (N - 1) : at], b + j);
-        }
-#pragma unroll
-        for (int i = 0; i < TM; i++)
-#pragma unroll
-            for (int j = 0; j < TN; j++) sums[i][j] = fmaf(a[i], b[j], sums[i][j]);
-    }
-}
-
-// The sum of two convolutions of one geometry, or only the first if `x1` is null: M pixels and N channels for a block of
-// 256 threads. A slice of eight channels is in one tap, because pitches are multiples of eight.
-template <int M, int N, int TM, int TN>
-__device__ __forceinline__ void conv_of_two(const ConvGeometry& geometry, const float* x0, const float* weight0, const float* x1,
-                                            const float* weight1, const float* bias, float* y, int add) {
-    static_assert(M / TM * (N / TN) == 256, "256 threads");
-    constexpr int LOADS = (2 * M + 255) / 256;
-    __shared__ __align__(16) float as[2][8][M], bs[2][8][N];
-    const int pixels = geometry.n * geometry.oh * geometry.ow, depth = geometry.kh * geometry.kw * geometry.cp;
-    const int first = blockIdx.x * M, column = blockIdx.y * N;
-    // Two neighbouring threads load the eight channels of a pixel.
-    int image[LOADS], top[LOADS], left[LOADS];
-#pragma unroll
-    for (int j = 0; j < LOADS; j++) {
-        const int slot = threadIdx.x + 256 * j, at = first + slot / 2;
-        const bool real = slot < 2 * M && at < pixels;
-        const int rest = real ? at % (geometry.oh * geometry.ow) : 0;
-        image[j] = real ? at / (geometry.oh * geometry.ow) : -1;
-        top[j] = rest / geometry.ow * geometry.mul - geometry.off_y;
-        left[j] = rest % geometry.ow * geometry.mul - geometry.off_x;
-    }
-    const int half = threadIdx.x % 2, row = (int)(threadIdx.x - (256 - 2 * N)) / 2;
-    const bool has_row = (int)threadIdx.x >= 256 - 2 * N;
-    int which = 0, r = 0, s = 0, c = 0, k = 0;
-    float4 a[LOADS], b;
-    auto fetch = [&]() {
-        const float* x = which ? x1 : x0;
-        const float* weight = which ? weight1 : weight0;
-#pragma unroll
-        for (int j = 0; j < LOADS; j++) {
-            int iy = top[j] + r, ix = left[j] + s;
-            bool inside = image[j] >= 0 && iy >= 0 && ix >= 0;
-            if (geometry.div > 1) {
-                inside = inside && iy % geometry.div == 0 && ix % geometry.div == 0;
-                iy /= geometry.div;
-                ix /= geometry.div;
-            }
-            inside = inside && iy < geometry.h && ix < geometry.w;
-            a[j] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            if (inside) a[j] = *(const float4*)(x + (((u64)image[j] * geometry.h + iy) * geometry.w + ix) * geometry.cp + c + 4 * half);
-        }
-        b = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (has_row && column + row < geometry.o) b = *(const float4*)(weight + (u64)(column + row) * depth + k + 4 * half);
-        k += 8;
-        c += 8;
-        if (c == geometry.cp) {
-            c = 0;
-            if (++s == geometry.kw) { s = 0; r++; }
-        }
-        if (k == depth) which = 1, r = s = c = k = 0;
-    };
-    auto keep = [&](int to) {
-#pragma unroll
-        for (int j = 0; j < LOADS; j++) {
-            const int slot = threadIdx.x + 256 * j, at = (slot / 2 + 16 * half) & (M - 1);
-            if (slot >= 2 * M) break;
-            as[to][4 * half][at] = a[j].x; as[to][4 * half + 1][at] = a[j].y;
-            as[to][4 * half + 2][at] = a[j].z; as[to][4 * half + 3][at] = a[j].w;
-        }
-        if (has_row) {
-            const int at = (row + 16 * half) & (N - 1);
-            bs[to][4 * half][at] = b.x; bs[to][4 * half + 1][at] = b.y;
-            bs[to][4 * half + 2][at] = b.z; bs[to][4 * half + 3][at] = b.w;
-        }
-    };
-    const int tn = threadIdx.x % (N / TN), tm = threadIdx.x / (N / TN), slices = depth / 8 * (x1 ? 2 : 1);
-    float sums[TM][TN] = {};
-    fetch();
-    keep(0);
-    __syncthreads();
-    for (int slice = 0; slice < slices; slice++) {
-        const bool more = slice + 1 < slices;
-        if (more) fetch();
-        multiply<M, N, TM, TN, true>(as[slice % 2], bs[slice % 2], tm, tn, sums);
-        if (more) keep((slice + 1) % 2);
-        __syncthreads();
-    }
-#pragma unroll
-    for (int i = 0; i < TM; i++) {
-        const int at = first + i / 4 * (4 * M / TM) + 4 * tm + i % 4;
-        if (at >= pixels) continue;
-#pragma unroll
-        for (int j = 0; j < TN; j += 4) {
-            const int channel = column + j / 4 * (4 * N / TN) + 4 * tn;
-            if (channel >= geometry.op) continue;
-            float v[4];
-#pragma unroll
-            for (int e = 0; e < 4; e++) v[e] = sums[i][j + e] + (bias && channel + e < geometry.o ? bias[channel + e] : 0.0f);
-            float4* to = (float4*)(y + (u64)at * geometry.op + channel);
-            if (add) {
-                const float4 old = *to;
-                v[0] += old.x; v[1] += old.y; v[2] += old.z; v[3] += old.w;
-            }
-            *to = make_float4(v[0], v[1], v[2], v[3]);
-        }
-    }
-}
-
 #define CONV_PAIR(name, M, N, TM, TN)                                                                                          \
     extern "C" __global__ void __launch_bounds__(256)                                                                          \
         name(ConvGeometry geometry, const float* x0, const float* weight0, const float* x1, const float* weight1, const float* bias, \
@@ -144,99 +14,10 @@ __device__ __forceinline__ void conv_of_two(const ConvGeometry& geometry, const 
         conv_of_two<M, N, TM, TN>(geometry, mine(x0, slab), mine(weight0, slab), mine(x1, slab), mine(weight1, slab),          \
                                   mine(bias, slab), mine(y, slab), add);                                                       \
     }
-CONV_PAIR(conv_pair_16, 256, 16, 4, 4)
-CONV_PAIR(conv_pair_32, 128, 32, 4, 4)
-CONV_PAIR(conv_pair_64, 64, 64, 4, 4)
-CONV_PAIR(conv_pair_128, 128, 128, 8, 8)
-
-// The sum of the weight gradients of two pairs of values and gradients, or only the first if `x1` is null: M columns of a
-// patch and N channels for a block, over `stretch` pixels.
-template <int M, int N, int TM, int TN>
-__device__ __forceinline__ void wgrad_of_two(const ConvGeometry& geometry, const float* x0, const float* dy0, const float* x1,
-                                             const float* dy1, float* partial, int stretch) {
-    constexpr int THREADS = M / TM * (N / TN), LOADS = (2 * M + THREADS - 1) / THREADS;
-    static_assert(THREADS % (M / 4) == 0 && 2 * N <= THREADS, "a thread loads one column");
-    __shared__ __align__(16) float as[2][8][M], bs[2][8][N];
-    const int pixels = geometry.n * geometry.oh * geometry.ow, columns = geometry.kh * geometry.kw * geometry.cp;
-    const int rows = (geometry.o + N - 1) / N, row0 = blockIdx.y % rows * N, column0 = blockIdx.y / rows * M;
-    const int begin = blockIdx.x * stretch, end = min(begin + stretch, pixels);
-    const int quad = threadIdx.x % (M / 4), column = column0 + 4 * quad, tap = column / geometry.cp;
-    const int c = column - tap * geometry.cp, r = tap / geometry.kw, s = tap - r * geometry.kw;
-    const int row_quad = threadIdx.x % (N / 4), row_k = threadIdx.x / (N / 4);
-    const bool has_row = threadIdx.x < 2 * N && row0 + 4 * row_quad < geometry.op;
-    int which = 0, start = begin, at[LOADS], image[LOADS], oy[LOADS], ox[LOADS];
-    auto restart = [&]() {
-#pragma unroll
-        for (int j = 0; j < LOADS; j++) {
-            at[j] = begin + (threadIdx.x + THREADS * j) / (M / 4);
-            image[j] = at[j] / (geometry.oh * geometry.ow);
-            const int rest = at[j] % (geometry.oh * geometry.ow);
-            oy[j] = rest / geometry.ow;
-            ox[j] = rest % geometry.ow;
-        }
-        start = begin;
-    };
-    float4 a[LOADS], b;
-    auto fetch = [&]() {
-        const float* x = which ? x1 : x0;
-        const float* dy = which ? dy1 : dy0;
-#pragma unroll
-        for (int j = 0; j < LOADS; j++) {
-            const int iy = oy[j] * geometry.mul - geometry.off_y + r, ix = ox[j] * geometry.mul - geometry.off_x + s;
-            a[j] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            const bool real = threadIdx.x + THREADS * j < 2 * M && at[j] < end && column < columns;
-            if (real && iy >= 0 && ix >= 0 && iy < geometry.h && ix < geometry.w)
-                a[j] = *(const float4*)(x + (((u64)image[j] * geometry.h + iy) * geometry.w + ix) * geometry.cp + c);
-            at[j] += 8;
-            ox[j] += 8;
-            while (ox[j] >= geometry.ow) {
-                ox[j] -= geometry.ow;
-                if (++oy[j] == geometry.oh) { oy[j] = 0; image[j]++; }
-            }
-        }
-        b = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (has_row && start + row_k < end) b = *(const float4*)(dy + (u64)(start + row_k) * geometry.op + row0 + 4 * row_quad);
-        start += 8;
-        if (start >= end) {
-            which = 1;
-            restart();
-        }
-    };
-    auto keep = [&](int to) {
-#pragma unroll
-        for (int j = 0; j < LOADS; j++) {
-            const int k = (threadIdx.x + THREADS * j) / (M / 4);
-            if (k < 8) *(float4*)&as[to][k][4 * quad] = a[j];
-        }
-        if (threadIdx.x < 2 * N) *(float4*)&bs[to][row_k][4 * row_quad] = b;
-    };
-    const int tn = threadIdx.x % (N / TN), tm = threadIdx.x / (N / TN);
-    const int slices = (end - begin + 7) / 8 * (x1 ? 2 : 1);
-    float sums[TM][TN] = {};
-    restart();
-    fetch();
-    keep(0);
-    __syncthreads();
-    for (int slice = 0; slice < slices; slice++) {
-        const bool more = slice + 1 < slices;
-        if (more) fetch();
-        multiply<M, N, TM, TN, false>(as[slice % 2], bs[slice % 2], tm, tn, sums);
-        if (more) keep((slice + 1) % 2);
-        __syncthreads();
-    }
-    partial += (u64)blockIdx.x * geometry.o * columns;
-#pragma unroll
-    for (int j = 0; j < TN; j++) {
-        const int row = row0 + j / 4 * (4 * N / TN) + 4 * tn + j % 4;
-        if (row >= geometry.o) continue;
-#pragma unroll
-        for (int i = 0; i < TM; i += 4) {
-            const int place = column0 + i / 4 * (4 * M / TM) + 4 * tm;
-            if (place < columns)
-                *(float4*)(partial + (u64)row * columns + place) = make_float4(sums[i][j], sums[i + 1][j], sums[i + 2][j], sums[i + 3][j]);
-        }
-    }
-}
+CONV_PAIR(conv_pair_16, 256, 16, 32, 16)
+CONV_PAIR(conv_pair_32, 128, 32, 32, 16)
+CONV_PAIR(conv_pair_64, 64, 64, 32, 16)
+CONV_PAIR(conv_pair_64_tall, 128, 64, 32, 32)
 
 #define WGRAD_PAIR(name, THREADS, M, N, TM, TN)                                                                                \
     extern "C" __global__ void __launch_bounds__(THREADS)                                                                      \
@@ -246,10 +27,9 @@ __device__ __forceinline__ void wgrad_of_two(const ConvGeometry& geometry, const
         wgrad_of_two<M, N, TM, TN>(geometry, mine(x0, slab), mine(dy0, slab), mine(x1, slab), mine(dy1, slab),                 \
                                    mine(partial, slab), stretch);                                                              \
     }
-WGRAD_PAIR(wgrad_pair_16, 144, 144, 16, 4, 4)
-WGRAD_PAIR(wgrad_pair_32, 288, 144, 32, 4, 4)
-WGRAD_PAIR(wgrad_pair_64, 256, 64, 64, 4, 4)
-WGRAD_PAIR(wgrad_pair_128, 256, 128, 128, 8, 8)
+WGRAD_PAIR(wgrad_pair_16, 288, 144, 16, 16, 16)
+WGRAD_PAIR(wgrad_pair_32, 288, 144, 32, 16, 32)
+WGRAD_PAIR(wgrad_pair_64, 256, 128, 64, 32, 32)
 
 // The record of a batch norm's tangent: factors for each channel, in the same six rows. With x̂ = x − mean,
 // s = 1/√(variance + ε), S = Σ dy and T = Σ dy·x̂, forward y = scale·s·x̂ + shift, and backward
