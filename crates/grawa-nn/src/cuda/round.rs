@@ -159,14 +159,21 @@ impl ReplicaSet {
 
     /// The centre of a group, if there is one, and the velocity of its outer optimizer.
     pub fn centre(&self, level: usize, group: usize) -> Result<Option<Vec<f32>>, Error> {
-        let Some((memory, start)) = self.centre_memory(level, group)? else { return Ok(None) };
-        let (length, outer) =
-            (self.program.graph.parameters().len(), self.outer.as_ref().filter(|_| level == 0));
-        let mut vector = vec![0.0f32; length * if outer.is_some() { 2 } else { 1 }];
-        let (centre, velocity) = vector.split_at_mut(length);
+        let mut centre = Vec::new();
+        Ok(self.read_centre(level, group, &mut centre)?.then_some(centre))
+    }
+
+    /// Writes it to a vector, whose memory is used again: at each round fresh memory would cost more than the copy. False if there is
+    /// none.
+    pub fn read_centre(&self, level: usize, group: usize, to: &mut Vec<f32>) -> Result<bool, Error> {
+        let Some((memory, start)) = self.centre_memory(level, group)? else { return Ok(false) };
+        let length = self.program.graph.parameters().len();
+        let outer = self.outer.as_ref().filter(|_| level == 0);
+        to.resize(length * if outer.is_some() { 2 } else { 1 }, 0.0);
+        let (centre, velocity) = to.split_at_mut(length);
         self.fetch_vector(memory, start, centre)?;
         outer.map_or(Ok(()), |outer| self.fetch_vector(outer, 0, velocity))?;
-        Ok(Some(vector))
+        Ok(true)
     }
 
     /// Checks a round and uploads its weights. Changes nothing else.

@@ -42,6 +42,8 @@ pub(crate) struct CudaSet {
     batches: usize,
     statistics: Layout,
     heartbeat: Option<Heartbeat>,
+    /// The mean of its workers in the last round between processes, for its memory.
+    combined: Vec<f32>,
 }
 
 impl std::fmt::Debug for CudaSet {
@@ -102,6 +104,7 @@ impl CudaSet {
             batches: super::recalibration_batches(recipe, workload.train.len()),
             statistics: workload.graph.statistics().clone(),
             heartbeat: None,
+            combined: Vec::new(),
         })
     }
 

@@ -101,6 +101,15 @@ impl CudaSet {
         self.gpus.iter().enumerate().find_map(|(at, gpu)| Some((at, here(gpu.as_ref()?)?)))
     }
 
+    /// Writes a centre to a vector, which is empty if there is none.
+    fn read_centre(&self, slot: Slot, to: &mut Vec<f32>) -> Result<(), Error> {
+        to.clear();
+        let found = self.gpus.iter().flatten().find_map(|gpu| Some((gpu, self.centre_place(slot, gpu)?)));
+        let Some((gpu, (level, group))) = found else { return Ok(()) };
+        gpu.set.read_centre(level, group, to).map_err(crate::Error::from)?;
+        Ok(())
+    }
+
     fn model(&self, of: Measured) -> Model {
         match of {
             Measured::Own => Model::Own,
@@ -208,8 +217,11 @@ impl WorkerSet for CudaSet {
         }
         // The model to be evaluated is made anew before every evaluation: its memory serves for this, too.
         self.mix(Slot::View, plan, members, vectors)?;
-        let vector = self.centre(Slot::View)?;
-        Ok(send(&vector)?)
+        let mut vector = std::mem::take(&mut self.combined);
+        self.read_centre(Slot::View, &mut vector)?;
+        let outcome = send(&vector);
+        self.combined = vector;
+        Ok(outcome?)
     }
 
     fn pull(
@@ -239,9 +251,9 @@ impl WorkerSet for CudaSet {
     }
 
     fn centre(&self, slot: Slot) -> Result<Arc<Vec<f32>>, Error> {
-        let found = self.gpus.iter().flatten().find_map(|gpu| Some((gpu, self.centre_place(slot, gpu)?)));
-        let Some((gpu, (level, group))) = found else { return Ok(Arc::default()) };
-        Ok(Arc::new(gpu.set.centre(level, group).map_err(crate::Error::from)?.unwrap_or_default()))
+        let mut centre = Vec::new();
+        self.read_centre(slot, &mut centre)?;
+        Ok(Arc::new(centre))
     }
 
     fn set_centre(&mut self, slot: Slot, centre: Arc<Vec<f32>>) -> Result<(), Error> {
