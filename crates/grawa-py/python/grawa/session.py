@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from . import _native
@@ -170,8 +170,14 @@ class Session:
         rounds, or there is no connection; then training continues, and the round is due again after the next step.
 
         Python's lock is released. Ctrl-C is raised when the round is over, a second one at once."""
-        address, _ = address_of(parameters, self._length)
-        text, events, self.was_replaced, self.is_out_of_contact = self._native.round(list(scores), address)
+        return self._round([address_of(parameters, self._length)], scores)
+
+    def _round(
+        self, places: list[tuple[int, int]], scores: Sequence[float] = (), meanwhile: Callable[[], None] | None = None
+    ) -> Round | None:
+        """The same for parameters in several places, given by address and length. ``meanwhile`` is called while the round is held; what
+        it raises is raised when the round is over."""
+        text, events, self.was_replaced, self.is_out_of_contact = self._native.round(list(scores), places, meanwhile)
         held = Round.parse(text, events, self.was_replaced)
         if held is not None:
             self.members = held["workers"]

@@ -11,8 +11,9 @@ _COMPILED = "_orig_mod."
 
 
 class SharedParameters:
-    """The parameters of a model with ``requires_grad`` when it joined. They are never aliased or replaced: a round copies them to
-    ``flat``, in main memory or on their device, and ``flat`` back. Numbers travel as 32-bit floats, whatever the parameters are."""
+    """The parameters of a model with ``requires_grad`` when it joined. They are never aliased or replaced: a round copies them, and the
+    result back. 32-bit floats in main memory are copied by the native part, others to ``flat``, in main memory or on their device, and
+    ``flat`` back. Numbers travel as 32-bit floats, whatever the parameters are."""
 
     def __init__(self, model: torch.nn.Module, stays_on_device: bool = False) -> None:
         self._model = model
@@ -64,6 +65,22 @@ class SharedParameters:
         for name, parameter, size in zip(self.names, self.parameters, self.sizes):
             if id(parameter) not in gone or parameter.numel() != size:
                 raise RuntimeError(f"the parameter {name} was removed or resized after grawa.join, and the others still have it")
+
+    def places(self) -> list[tuple[int, int]] | None:
+        """The address and the length of each; None unless all are contiguous 32-bit floats in main memory, as long as they were."""
+        found = []
+        for p, size in zip(self.parameters, self.sizes):
+            is_plain = type(p) is torch.nn.Parameter and p.dtype is torch.float32 and p.is_cpu and p.is_contiguous()
+            if not is_plain or p.numel() != size:
+                return None
+            found.append((p.data_ptr(), size))
+        return found
+
+    def note_written(self) -> None:
+        """Notes that all were written to at their addresses, which autograd does not see."""
+        # One by one: PyTorch 2.1 takes no list.
+        for parameter in self.parameters:
+            torch.autograd.graph.increment_version(parameter)
 
     @torch.no_grad()
     def gather(self) -> torch.Tensor:

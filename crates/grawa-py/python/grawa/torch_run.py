@@ -427,11 +427,14 @@ class Run:
             due = session.due
 
     def _hold_round(self) -> None:
-        self._shared.check()
-        scores = self._scores()
-        flat = self._shared.gather()
-        held = self.session.round(flat, scores)
-        self._shared.scatter()
+        shared, scores = self._shared, self._scores()
+        places = shared.places() if self._comm == "grawa" else None
+        if places is not None:
+            held = self.session._round(places, scores, meanwhile=self._during_round)
+        else:
+            shared.check()
+            held = self.session.round(shared.gather(), scores)
+            shared.scatter()
         self._centre = None
         if self.session.was_replaced:
             for parameter in self._shared.parameters:
@@ -442,6 +445,11 @@ class Run:
             self.last_round = held
             for callback in self._callbacks:
                 callback(held)
+
+    def _during_round(self) -> None:
+        """What the others need not wait for."""
+        self._shared.note_written()
+        self._shared.check()
 
     def _make_evaluated(self) -> None:
         out = torch.empty_like(self._shared.flat) if self._evaluated is None else self._evaluated
