@@ -112,8 +112,9 @@ pub(crate) fn join(
     Ok(Session { inner, spare, calls, settings, is_alone, process: std::process::id() })
 }
 
-/// How a round went: the round and the other events as JSON, whether the parameters were replaced, whether there is no connection.
-type Held = (Option<String>, Vec<String>, bool, bool);
+/// How a round went: the round as JSON, who took part, the other events as JSON, whether the parameters were replaced, whether there is
+/// no connection.
+type Held = (Option<String>, Vec<u32>, Vec<String>, bool, bool);
 
 #[pymethods]
 impl Session {
@@ -236,8 +237,10 @@ impl Session {
         signal.map_or(Ok(()), Err)?;
         let RoundResult { round, was_replaced, is_alone, events } = result;
         let text = |event: &Event| serde_json::to_string(event).map_err(wrong);
+        let mixed = round.as_ref().and_then(|round| round.mixed.last());
+        let members = mixed.map(|mixed| mixed.workers.clone()).unwrap_or_default();
         let round = round.map(|round| text(&Event::Round(round))).transpose()?;
-        Ok((round, events.iter().map(text).collect::<PyResult<_>>()?, was_replaced, is_alone))
+        Ok((round, members, events.iter().map(text).collect::<PyResult<_>>()?, was_replaced, is_alone))
     }
 
     /// Writes the evaluated model to the numbers at `out`, and the average of all workers' statistics over this one's. False if this worker
