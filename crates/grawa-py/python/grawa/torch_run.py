@@ -436,10 +436,9 @@ class Run:
         if places is not None:
             is_held = self.session._round(places, scores, meanwhile=self._during_round)
         else:
-            shared.check()
+            self._during_round()
             is_held = self.session.round(shared.gather(), scores) is not None
             shared.scatter()
-        self._centre = None
         if self.session.was_replaced:
             for parameter in self._shared.parameters:
                 self.optimizer.state.pop(parameter, None)
@@ -450,7 +449,8 @@ class Run:
                 callback(self.session._last_round())
 
     def _during_round(self) -> None:
-        """What the others need not wait for."""
+        """Nobody waits for this where the native part copies the parameters: it runs while the round is held."""
+        self._centre = None
         self._shared.note_written()
         self._shared.check()
 
