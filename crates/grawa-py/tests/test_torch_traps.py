@@ -185,9 +185,12 @@ def test_parameters_that_are_copied_by_address(change: Any) -> None:
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 5, 3), torch.nn.Flatten(), torch.nn.Linear(20, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     run = join(model, optimizer, "mean:period=1,pull=1,prox=0")
-    assert run._shared.places() == [(p.data_ptr(), p.numel()) for p in model.parameters()]
+    places = run._shared.places()
+    assert places == [(p.data_ptr(), p.numel()) for p in model.parameters()]
     change(model)
-    assert run._shared.places() is None
+    # The memory that the native part may still write to is there until the next round.
+    assert [kept.data_ptr() for kept in run._shared._kept] == [address for address, _ in places]
+    assert run._shared.places() is None and not run._shared._kept
     before = [p.detach().clone() for p in model.parameters()]
     optimizer.step()
     assert run.last_round["round"] == 1 and all(map(torch.equal, model.parameters(), before))
