@@ -11,9 +11,9 @@ _COMPILED = "_orig_mod."
 
 
 class SharedParameters:
-    """The parameters of a model with ``requires_grad`` when it joined. They are never aliased or replaced: a round copies them, and the
-    result back. 32-bit floats in main memory are copied by the native part, others to ``flat``, in main memory or on their device, and
-    ``flat`` back. Numbers travel as 32-bit floats, whatever the parameters are."""
+    """The parameters of a model with ``requires_grad`` when it joined. They are never replaced, nor views of one vector: a round copies
+    them, and the result back. The native part copies 32-bit floats in main memory; others are copied to ``flat``, in main memory or on
+    their device, and ``flat`` back. Numbers travel as 32-bit floats, whatever the parameters are."""
 
     def __init__(self, model: torch.nn.Module, stays_on_device: bool = False) -> None:
         self._model = model
