@@ -36,13 +36,13 @@ from grawa.shared_parameters import SharedParameters
 sys.path.insert(0, str(Path(__file__).parents[1] / "crates/grawa-py/examples"))
 from cifar10_resnet import ResNet  # noqa: E402
 
-# What a round is made of: the last calls the native part.
+# What a round is made of: the last calls the native part. To one vector and back only where that does not copy the parameters itself.
 PARTS = [
     ("whole round", grawa.torch_run.Run, "_hold_round"),
-    ("check of the parameters", SharedParameters, "check"),
+    ("addresses of the parameters", SharedParameters, "places"),
     ("to one vector", SharedParameters, "gather"),
     ("to the parameters", SharedParameters, "scatter"),
-    ("session", grawa.Session, "round"),
+    ("session", grawa.Session, "_round"),
 ]
 
 
@@ -181,6 +181,8 @@ def main():
     work = [1e3 * statistics.median(pair[at] for pair in works[1:]) for at in (0, 1)]
     print(f"processor time of a round {work[0]:.2f} ms, of an all-reduce {work[1]:.2f} ms, ratio {work[0] / work[1]:.2f}")
     for what, times in parts.items():
+        if len(times) < args.periods:
+            continue
         print(f"processor time, {what}: lower quartile {1e3 * statistics.quantiles(times)[0]:.2f} ms, median {1e3 * statistics.median(times):.2f} ms")
 
 

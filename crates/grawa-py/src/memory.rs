@@ -10,18 +10,17 @@ pub(crate) struct Numbers {
 
 impl Numbers {
     pub(crate) fn read(self) -> Vec<f32> {
-        self.read_into(Vec::new())
+        let mut numbers = Vec::new();
+        self.append_to(&mut numbers);
+        numbers
     }
 
-    /// The numbers in the memory of this vector, whose own are dropped.
-    pub(crate) fn read_into(self, mut to: Vec<f32>) -> Vec<f32> {
-        to.clear();
+    pub(crate) fn append_to(self, to: &mut Vec<f32>) {
         if self.len > 0 {
             // SAFETY: the Python side passes the address of a contiguous array of so many aligned 32-bit floats, keeps the array alive
             // while it calls, and holds Python's lock, so that no other Python code writes to it.
             to.extend_from_slice(unsafe { std::slice::from_raw_parts(self.address as *const f32, self.len) });
         }
-        to
     }
 
     pub(crate) fn write(self, from: &[f32]) {

@@ -1,6 +1,6 @@
 //! A session of `grawa-session`, as a class of Python.
 
-use crate::attend::{GrawaError, attend, failed, wrong};
+use crate::attend::{CallThread, GrawaError, failed, wrong};
 use crate::memory::Numbers;
 use crate::process_group::ProcessGroup;
 use grawa_comm::group::{Joiner, Security};
@@ -24,6 +24,7 @@ pub(crate) struct Session {
     inner: Mutex<Option<grawa_session::Session>>,
     /// The memory of the last round: fresh memory would cost a page fault for every 4 KB.
     spare: Mutex<Vec<f32>>,
+    calls: CallThread,
     settings: Settings,
     is_alone: bool,
     process: u32,
@@ -103,15 +104,17 @@ pub(crate) fn join(
         };
         Ok::<_, Error>((session, settings, held, is_alone))
     };
-    let (joined, _) = attend(py, false, work)?;
+    let calls = CallThread::start()?;
+    let (joined, _) = calls.attend(py, false, None, work)?;
     let (session, settings, held, is_alone) = joined.map_err(|error| failed(&error))?;
     numbers.write(&held);
     let (inner, spare) = (Mutex::new(Some(session)), Mutex::default());
-    Ok(Session { inner, spare, settings, is_alone, process: std::process::id() })
+    Ok(Session { inner, spare, calls, settings, is_alone, process: std::process::id() })
 }
 
-/// How a round went: the round and the other events as JSON, whether the parameters were replaced, whether there is no connection.
-type Held = (Option<String>, Vec<String>, bool, bool);
+/// How a round went: the round as JSON, who took part, the other events as JSON, whether the parameters were replaced, whether there is
+/// no connection.
+type Held = (Option<String>, Vec<u32>, Vec<String>, bool, bool);
 
 #[pymethods]
 impl Session {
@@ -208,23 +211,36 @@ impl Session {
         Ok(())
     }
 
-    /// Holds a round with all workers. The parameters at the address are pulled in place.
-    fn round(&self, py: Python<'_>, scores: Vec<f64>, address: usize) -> PyResult<Held> {
+    /// Holds a round with all workers. The parameters, given by address and length, are pulled in place. `meanwhile` is called while
+    /// the round is held.
+    #[pyo3(signature = (scores, places, meanwhile=None))]
+    fn round(
+        &self,
+        py: Python<'_>,
+        scores: Vec<f64>,
+        places: Vec<(usize, usize)>,
+        meanwhile: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Held> {
         self.hear_launcher()?;
-        let numbers = Numbers { address, len: self.settings.layout.len() };
         let spare = || self.spare.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut parameters = numbers.read_into(std::mem::take(&mut *spare()));
-        let ((result, parameters), signal) = self.with(py, move |session| {
+        let mut parameters = std::mem::take(&mut *spare());
+        parameters.clear();
+        let numbers = || places.iter().map(|&(address, len)| Numbers { address, len });
+        numbers().for_each(|part| part.append_to(&mut parameters));
+        let ((result, parameters), signal) = self.with(py, meanwhile, move |session| {
             let result = session.round_owned(&scores, &mut parameters);
             result.map(|result| (result, parameters))
         })?;
-        numbers.write(&parameters);
+        let mut rest = &parameters[..];
+        numbers().for_each(|part| part.write(rest.split_off(..part.len).unwrap_or_default()));
         *spare() = parameters;
         signal.map_or(Ok(()), Err)?;
         let RoundResult { round, was_replaced, is_alone, events } = result;
         let text = |event: &Event| serde_json::to_string(event).map_err(wrong);
+        let mixed = round.as_ref().and_then(|round| round.mixed.last());
+        let members = mixed.map(|mixed| mixed.workers.clone()).unwrap_or_default();
         let round = round.map(|round| text(&Event::Round(round))).transpose()?;
-        Ok((round, events.iter().map(text).collect::<PyResult<_>>()?, was_replaced, is_alone))
+        Ok((round, members, events.iter().map(text).collect::<PyResult<_>>()?, was_replaced, is_alone))
     }
 
     /// Writes the evaluated model to the numbers at `out`, and the average of all workers' statistics over this one's. False if this worker
@@ -241,7 +257,7 @@ impl Session {
         let counts =
             Numbers { address: statistics, len: self.settings.statistics.as_ref().map_or(0, Layout::len) };
         let (parameters, own) = (Numbers { address, len }.read(), counts.read());
-        let (made, signal) = self.with(py, move |session| session.evaluate(&parameters, &own))?;
+        let (made, signal) = self.with(py, None, move |session| session.evaluate(&parameters, &own))?;
         signal.map_or(Ok(()), Err)?;
         let Some(made) = made else { return Ok(false) };
         Numbers { address: out, len }.write(&made.parameters);
@@ -269,7 +285,7 @@ impl Session {
     fn finish(&self, py: Python<'_>) -> PyResult<String> {
         self.check_process()?;
         let session = self.place()?.take().ok_or_else(over)?;
-        let (finished, signal) = attend(py, true, move || session.finish())?;
+        let (finished, signal) = self.calls.attend(py, true, None, move || session.finish())?;
         signal.map_or(Ok(()), Err)?;
         let finished = finished.map_err(|error| failed(&error))?;
         serde_json::to_string(&Event::Finished(finished)).map_err(wrong)
@@ -277,8 +293,9 @@ impl Session {
 
     /// Leaves the run; the others continue.
     fn leave(&self, py: Python<'_>) -> PyResult<()> {
+        self.check_process()?;
         if let Some(session) = self.place()?.take() {
-            attend(py, false, move || drop(session))?;
+            self.calls.attend(py, false, None, move || drop(session))?;
         }
         Ok(())
     }
@@ -314,6 +331,7 @@ impl Session {
     fn with<T: Send + 'static>(
         &self,
         py: Python<'_>,
+        meanwhile: Option<&Bound<'_, PyAny>>,
         call: impl FnOnce(&mut grawa_session::Session) -> Result<T, Error> + Send + 'static,
     ) -> PyResult<(T, Option<PyErr>)> {
         self.check_process()?;
@@ -322,7 +340,7 @@ impl Session {
             let result = call(&mut session);
             (session, result)
         };
-        let ((session, result), signal) = attend(py, true, work)?;
+        let ((session, result), signal) = self.calls.attend(py, true, meanwhile, work)?;
         *self.place()? = Some(session);
         match (result, signal) {
             (Ok(result), signal) => Ok((result, signal)),

@@ -101,8 +101,13 @@ def test_a_fork_cannot_use_the_session() -> None:
         try:
             session.step(1.0)
         except grawa.GrawaError as error:
-            os._exit(0 if "forked" in str(error) else 3)
-        os._exit(4)
+            if "forked" not in str(error):
+                os._exit(3)
+        try:
+            session.leave()
+        except grawa.GrawaError as error:
+            os._exit(0 if "forked" in str(error) else 4)
+        os._exit(5)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     session.step(1.0)
 
@@ -249,6 +254,35 @@ def test_ctrl_c_in_a_round(tmp_path: Path) -> None:
     assert output.returncode == 0, output.stdout + output.stderr
     assert said(output, "interrupted") == ["step [0.5, 0.5, 0.5, 0.5]"], output.stdout
     assert said(output, "ended") == ["[0.5, 0.5, 0.5, 0.5]"] * 2
+
+
+def test_ctrl_c_twice_in_a_round(tmp_path: Path) -> None:
+    """The second one is raised at once, though the other worker does not come; and the session is over."""
+    program = """
+    import os, signal, threading, time
+    import numpy as np, grawa
+    x = np.zeros(4, dtype=np.float32)
+    session = grawa.Session(x, method="mean:period=1,pull=1", budget="4step")
+    if session.worker == 1:
+        time.sleep(6)
+        os._exit(0)
+    session.step(0.0)
+    for seconds in (0.3, 0.8):
+        threading.Timer(seconds, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    began = time.monotonic()
+    try:
+        session.round(x)
+    except KeyboardInterrupt:
+        print("interrupted", 0.7 < time.monotonic() - began < 4, flush=True)
+    try:
+        session.due
+    except grawa.GrawaError as error:
+        print("then", error, flush=True)
+    session.leave()
+    """
+    output = launch(tmp_path, program, workers=2)
+    assert said(output, "interrupted") == ["True"], output.stdout + output.stderr
+    assert said(output, "then") == ["this session is over: the run has ended, or it was left"]
 
 
 def test_statistics_are_averaged(tmp_path: Path) -> None:

@@ -165,6 +165,40 @@ def test_parameters_are_written_in_place() -> None:
     assert len(file.getvalue()) < 4000
 
 
+def test_autograd_sees_what_a_round_writes() -> None:
+    """A round writes to the addresses of the parameters; autograd must not go on with tensors that it saved before."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run = join(model, optimizer, "mean:period=1,pull=1,prox=0")
+    versions, loss = [p._version for p in model.parameters()], loss_of(model)
+    # Without gradients the optimizer writes nothing.
+    optimizer.step()
+    assert run.last_round["round"] == 1
+    assert all(p._version > before for p, before in zip(model.parameters(), versions))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("change", [lambda m: m.to(torch.bfloat16), lambda m: m.to(memory_format=torch.channels_last)])
+def test_parameters_that_are_copied_by_address(change: Any) -> None:
+    """Others than contiguous 32-bit floats in main memory are copied by PyTorch, also if they became so after the run began."""
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 5, 3), torch.nn.Flatten(), torch.nn.Linear(20, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run = join(model, optimizer, "mean:period=1,pull=1,prox=0")
+    places = run._shared.places()
+    assert places == [(p.data_ptr(), p.numel()) for p in model.parameters()]
+    change(model)
+    # The memory that the native part may still write to is there until the next round.
+    assert [kept.data_ptr() for kept in run._shared._kept] == [address for address, _ in places]
+    assert run._shared.places() is None and not run._shared._kept
+    before = [p.detach().clone() for p in model.parameters()]
+    optimizer.step()
+    assert run.last_round["round"] == 1 and all(map(torch.equal, model.parameters(), before))
+    model[2].weight.data = torch.zeros(1, 1)
+    with pytest.raises(RuntimeError, match=r"the parameter 2.weight was removed or resized"):
+        optimizer.step()
+
+
 def test_a_round_alone_changes_nothing() -> None:
     """With one worker the mean is the worker itself: training with and without a run is the same, bit for bit."""
     models = net(), net()

@@ -20,10 +20,8 @@ class Round(dict[str, Any]):
     """
 
     @classmethod
-    def parse(cls, text: str | None, events: list[str], was_replaced: bool) -> Round | None:
-        """The round of a session's answer; None if none was held."""
-        if text is None:
-            return None
+    def parse(cls, text: str, events: list[str], was_replaced: bool) -> Round:
+        """The round of a session's answer."""
         event = json.loads(text)
         at, mixed = event["at"], (event["mixed"] or [{}])[-1]
         workers, weights = mixed.get("workers", []), mixed.get("weights", [])

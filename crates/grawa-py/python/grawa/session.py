@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from . import _native
@@ -170,14 +170,29 @@ class Session:
         rounds, or there is no connection; then training continues, and the round is due again after the next step.
 
         Python's lock is released. Ctrl-C is raised when the round is over, a second one at once."""
-        address, _ = address_of(parameters, self._length)
-        text, events, self.was_replaced, self.is_out_of_contact = self._native.round(list(scores), address)
-        held = Round.parse(text, events, self.was_replaced)
-        if held is not None:
-            self.members = held["workers"]
-            self.worker = self._native.worker()
-        return held
+        is_held = self._round([address_of(parameters, self._length)], scores)
+        return self._last_round() if is_held else None
 
+    def _round(
+        self, places: list[tuple[int, int]], scores: Sequence[float] = (), meanwhile: Callable[[], None] | None = None
+    ) -> bool:
+        """The same for parameters in several places, given by address and length: whether a round was held. ``meanwhile`` is called
+        during the round; what it raises is raised when the round is over."""
+        text, members, events, self.was_replaced, self.is_out_of_contact = self._native.round(list(scores), places, meanwhile)
+        if text is None:
+            return False
+        self._answer = (text, events, self.was_replaced)
+        self.members, self.worker = members, self._native.worker()
+        return True
+
+    def _last_round(self) -> Round | None:
+        """The last round that was held. The dict is made when somebody asks for it: many rounds need none."""
+        if self._answer is not None:
+            self._held, self._answer = Round.parse(*self._answer), None
+        return self._held
+
+    _answer: tuple[str, list[str], bool] | None = None
+    _held: Round | None = None
     was_replaced = False
     """Whether the last round replaced the parameters: then drop the state of your optimizer."""
     is_out_of_contact = False

@@ -146,7 +146,6 @@ class Run:
         self.is_over = False
         self._has_left = False
         self._has_warned = False
-        self.last_round: Round | None = None
         _joined = weakref.ref(self)
 
     # The run.
@@ -193,6 +192,11 @@ class Run:
         if self._session is None:
             raise RuntimeError("the run has not begun: iterate over run.loader(...), or call run.start()")
         return self._session
+
+    @property
+    def last_round(self) -> Round | None:
+        """The last round that was held."""
+        return None if self._session is None else self._session._last_round()
 
     @property
     def seed(self) -> int:
@@ -427,21 +431,28 @@ class Run:
             due = session.due
 
     def _hold_round(self) -> None:
-        self._shared.check()
-        scores = self._scores()
-        flat = self._shared.gather()
-        held = self.session.round(flat, scores)
-        self._shared.scatter()
-        self._centre = None
+        shared, scores = self._shared, self._scores()
+        places = shared.places() if self._comm == "grawa" else None
+        if places is not None:
+            is_held = self.session._round(places, scores, meanwhile=self._during_round)
+        else:
+            self._during_round()
+            is_held = self.session.round(shared.gather(), scores) is not None
+            shared.scatter()
         if self.session.was_replaced:
             for parameter in self._shared.parameters:
                 self.optimizer.state.pop(parameter, None)
         if self._evaluate != "1epoch" and int(self.progress.epochs) > self._first_epoch:
             self.is_epoch_over = True
-        if held is not None:
-            self.last_round = held
+        if is_held:
             for callback in self._callbacks:
-                callback(held)
+                callback(self.session._last_round())
+
+    def _during_round(self) -> None:
+        """Nobody waits for this where the native part copies the parameters: it runs while the round is held."""
+        self._centre = None
+        self._shared.note_written()
+        self._shared.check()
 
     def _make_evaluated(self) -> None:
         out = torch.empty_like(self._shared.flat) if self._evaluated is None else self._evaluated
