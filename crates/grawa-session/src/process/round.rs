@@ -181,7 +181,7 @@ impl Process {
             return Ok(Outcome { bytes, work, ..Outcome::default() });
         };
         let before = Arc::clone(link.centre());
-        let outcome = set
+        let mut outcome = set
             .combine(&part, &indices, vectors, &mut |vector| link.mix(&by_process, &common.layout, vector))?;
         let after = Arc::clone(link.centre());
         if after.len() != before.len() {
@@ -197,6 +197,8 @@ impl Process {
             *all_centre = Arc::clone(&after);
         }
         set.set_centre(slot, after)?;
+        // Making the vector of this process and pulling its workers may take longer than the operation, on a GPU for example.
+        outcome.work = clock().saturating_sub(start).saturating_sub(outcome.wait);
         Ok(outcome)
     }
 
