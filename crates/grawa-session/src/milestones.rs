@@ -34,6 +34,8 @@ pub struct Milestones {
     method: Method,
     cycle: u64,
     budget: Amount,
+    /// Workers that the run begins with, and the steps of each if they all stay.
+    workers: u64,
     steps: Option<u64>,
     evaluate: Option<Amount>,
     checkpoint: Option<Amount>,
@@ -84,6 +86,7 @@ impl Milestones {
             method: method.clone(),
             cycle: u64::from(cycle(method)),
             budget,
+            workers: u64::from(workers),
             steps,
             evaluate,
             checkpoint,
@@ -91,15 +94,22 @@ impl Milestones {
         }
     }
 
-    /// Local steps of each worker in all, where the budget determines them.
+    /// Local steps of each worker in all, where the budget determines them and all workers stay.
     pub fn steps(&self) -> Option<u64> {
         self.steps
+    }
+
+    /// The same for a run that is here. A budget in epochs counts examples, as schedules in epochs do: once workers have left or
+    /// joined it determines no number of steps, and the run ends with the cycle in which it is spent.
+    fn steps_from(&self, at: &Position) -> Option<u64> {
+        let is_as_planned = at.total == at.steps * self.workers;
+        self.steps.filter(|_| is_as_planned || !matches!(self.budget, Amount::Epochs(_)))
     }
 
     /// Local steps of each worker from here to the end of the cycle. A run that ended inside a cycle and was given a larger budget
     /// begins with the rest of that cycle.
     pub fn quota(&self, at: &Position) -> u64 {
-        let left = self.steps.map_or(u64::MAX, |steps| steps.saturating_sub(at.steps));
+        let left = self.steps_from(at).map_or(u64::MAX, |steps| steps.saturating_sub(at.steps));
         let taken = if self.method.qsr == 0.0 { at.steps % self.cycle } else { 0 };
         (self.period(at) - taken).min(left)
     }
@@ -148,7 +158,7 @@ impl Milestones {
     /// The position of the run, for events.
     pub fn place(&self, at: &Position) -> Place {
         let progress = self.progress(at, 0, 0);
-        let share = match self.steps {
+        let share = match self.steps_from(at) {
             Some(steps) => Amount::Steps(steps).share(&progress),
             None => self.budget.share(&progress),
         };
@@ -163,7 +173,7 @@ impl Milestones {
 
     /// Whether the budget is spent.
     pub fn is_spent(&self, at: &Position) -> bool {
-        match self.steps {
+        match self.steps_from(at) {
             Some(steps) => at.steps >= steps,
             None => self.budget.is_spent(&self.progress(at, 0, 0)),
         }
@@ -290,6 +300,20 @@ mod tests {
         assert!(milestones.evaluates(&at(0), &at(45)));
     }
 
+    /// Four workers take 45 steps each for four epochs. Without two of them from step 20 on, the others take 50 more.
+    #[test]
+    fn a_budget_of_epochs_counts_the_examples_of_a_group_that_shrinks() {
+        let milestones = milestones("mean:period=10", "4epoch", "1epoch");
+        let shrunk = |steps: u64| Position { total: 80 + 2 * (steps - 20), ..at(steps) };
+        assert_eq!((milestones.quota(&at(40)), milestones.quota(&shrunk(40))), (5, 10));
+        assert!(milestones.is_spent(&at(45)) && !milestones.is_spent(&shrunk(45)));
+        assert!(!milestones.is_spent(&shrunk(60)) && milestones.is_spent(&shrunk(70)));
+        let share = |at: &Position| milestones.place(at).share;
+        assert!((share(&shrunk(60)) - 160.0 * 32.0 / 1438.0 / 4.0).abs() < 1e-9 && share(&shrunk(70)) == 1.0);
+        // Steps are those of each worker.
+        assert!(super::tests::milestones("mean:period=10", "45step", "1epoch").is_spent(&shrunk(45)));
+    }
+
     #[test]
     fn nothing_is_due_where_nothing_was_done() {
         let milestones = milestones("mean", "4epoch", "0step");
@@ -297,7 +321,7 @@ mod tests {
     }
 
     proptest! {
-        /// However a run is cut into meetings, its budget ends at the same step.
+        /// However a run is divided into cycles, its budget ends at the same step.
         #[test]
         fn a_budget_of_epochs_is_spent_at_its_steps(epochs in 0.0f64..50.0) {
             let milestones = milestones("mean", &format!("{epochs}epoch"), "1epoch");

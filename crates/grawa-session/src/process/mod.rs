@@ -339,7 +339,8 @@ impl Process {
         // A worker that has just joined took no step.
         let rates = messages.iter().map(|(_, message)| message.rate).filter(|rate| rate.is_finite());
         let rate = rates.fold(0.0, f64::max);
-        let ahead = Position { steps: self.at.steps + quota, ..self.at };
+        let total = self.at.total + messages.iter().map(|(_, message)| message.steps).sum::<u64>();
+        let ahead = Position { steps: self.at.steps + quota, total, ..self.at };
         self.moment = (common.milestones.place(&ahead).share, rate);
         common.pacing.renew(common.milestones.cycle(&self.at))?;
         let mut mixed = Vec::new();
@@ -353,7 +354,7 @@ impl Process {
         let from = self.at.steps;
         self.at = Position {
             steps: from + common.milestones.advance(quota, &messages, common.pacing.is_even()),
-            total: self.at.total + messages.iter().map(|(_, message)| message.steps).sum::<u64>(),
+            total,
             rounds: self.at.rounds + u64::from(is_round || shares_gradients),
             rate,
             is_rising: rate > self.at.rate,
