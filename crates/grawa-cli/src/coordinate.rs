@@ -35,6 +35,10 @@ const LISTEN: &str = "127.0.0.1:7117";
 ///
 /// A coordinator that died is replaced by `--resume DIR`: the workers continue to train, and reconnect by themselves.
 #[derive(Args)]
+// They are for `grawa train` alone.
+#[command(mut_arg("seeds", |arg| arg.hide(true)), mut_arg("checkpoint", |arg| arg.hide(true)))]
+#[command(mut_arg("replay", |arg| arg.hide(true)), mut_arg("comm", |arg| arg.hide(true)))]
+#[command(mut_arg("resume", |arg| arg.help("Coordinate the run in this folder again: its workers reconnect").long_help(None)))]
 #[command(
     after_help = "Example, on three machines:\n  grawa key new run.key\n  grawa coordinate --data digits --method lgrawa --workers 2 --listen 0.0.0.0:7117 --key run.key\n  grawa join HOST:7117 --key run.key --out kept      (on each of the others)\n  grawa coordinate --resume runs/digits-lgrawa-36 --key run.key      (after the coordinator died)\n  grawa coordinate --workers 4 --listen 0.0.0.0:7117 --key run.key      (for your own program)\n  grawa join HOST:7117 --key run.key -- python train.py"
 )]

@@ -48,7 +48,7 @@ pub(crate) enum Failure {
 /// An option that only `grawa train` has.
 #[cfg(feature = "group")]
 pub(crate) const ONLY_TRAIN: Failure = Failure::Usage(
-    "--seeds, --resume, --checkpoint, --replay and --comm are for `grawa train`; a run whose workers are still there is continued by `grawa coordinate --resume`",
+    "--seeds, --resume, --checkpoint, --replay and --comm are for `grawa train`; a run whose workers are still there is continued by `grawa coordinate --resume`, one of your own program by `grawa launch --resume DIR -- COMMAND`",
 );
 
 impl Failure {

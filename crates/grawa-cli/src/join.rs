@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 /// Take part in a run, with one or more workers.
@@ -86,8 +87,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         command.envs(arguments.out.as_ref().map(|out| ("GRAWA_OUT", out)));
         return attend(command, arguments.restarts);
     }
+    let answered = note_silence(&arguments.address, patience);
     let joiner =
         Joiner::with_workers(arguments.workers, &arguments.address, wire, (&listen, host), patience)?;
+    drop(answered);
     // Until it has found the coordinator, Ctrl-C simply ends it.
     let stop = if arguments.launched { Stop::from_launcher() } else { Stop::default() };
     listen_for_stop(&stop, arguments.launched)?;
@@ -175,6 +178,20 @@ fn listen_for_stop(stop: &Stop, is_launched: bool) -> Result<(), Failure> {
         }
         asked.store(true, Ordering::Relaxed);
     })
+}
+
+/// Prints that the coordinator has not answered yet, unless the result is dropped within two seconds.
+fn note_silence(address: &str, patience: Duration) -> Sender<()> {
+    const SILENCE: Duration = Duration::from_secs(2);
+    let (answered, waiting) = channel();
+    let note =
+        format!("no answer from {address} yet; trying for {} s in all (--patience)", patience.as_secs());
+    std::thread::spawn(move || {
+        if waiting.recv_timeout(SILENCE) == Err(RecvTimeoutError::Timeout) {
+            print(&note);
+        }
+    });
+    answered
 }
 
 /// Prints when the connection to the coordinator is lost, again every minute, and when it is back.

@@ -38,6 +38,10 @@ use std::time::{Duration, Instant};
 /// --workers: the program brings method, budget and model, and what it prints appears here after `[worker N]`. After Ctrl-C
 /// `grawa launch --resume DIR -- COMMAND` continues it.
 #[derive(Args)]
+// They are for `grawa train` alone.
+#[command(mut_arg("seeds", |arg| arg.hide(true)), mut_arg("checkpoint", |arg| arg.hide(true)))]
+#[command(mut_arg("replay", |arg| arg.hide(true)), mut_arg("comm", |arg| arg.hide(true)))]
+#[command(mut_arg("resume", |arg| arg.help("With a COMMAND: continue the run in this folder").long_help(None)))]
 #[command(
     after_help = "Examples:\n  grawa launch --data digits --method lgrawa --workers 4 --out runs/apart\n  grawa launch --data digits --workers 8 --per-process 4\n  grawa launch --workers 4 --method mean:period=16 --budget 1000step -- ./my-program\n  grawa launch --workers 4 -- python train.py"
 )]

@@ -352,6 +352,24 @@ fn a_killed_worker_is_replaced() {
     assert!(text(&refused).contains("no coordinator answers"), "{}", text(&refused));
 }
 
+/// A user learns soon that a coordinator does not answer, and help shows no option that is always refused.
+#[test]
+fn silence_is_reported_and_help_is_true() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = grawa(folder.path(), &["join", "127.0.0.1:9", "--wire", "plain", "--patience", "3"])
+        .output()
+        .unwrap();
+    let printed = text(&output);
+    assert!(printed.contains("no answer from 127.0.0.1:9 yet; trying for 3 s"), "{printed}");
+    for command in ["launch", "coordinate"] {
+        let help = text(&grawa(folder.path(), &[command, "--help"]).output().unwrap());
+        assert!(help.contains("--resume") && help.contains("--budget"), "{help}");
+        for refused in ["--seeds <", "--checkpoint <", "--replay <", "--comm <"] {
+            assert!(!help.contains(refused), "{command}: {refused}");
+        }
+    }
+}
+
 #[test]
 fn what_cannot_be_is_refused() {
     let folder = tempfile::tempdir().unwrap();
