@@ -56,6 +56,12 @@ pub enum Error {
         /// The folder.
         path: PathBuf,
     },
+    /// A run's folder without its recipe.
+    #[error("{} has checkpoints but no recipe.toml: put that file back", path.display())]
+    NoRecipe {
+        /// The folder.
+        path: PathBuf,
+    },
     /// A checkpoint that cannot be read.
     #[error("{} is not a checkpoint this program can resume from: {why}", path.display())]
     NotACheckpoint {
@@ -228,6 +234,7 @@ impl Error {
                     | Error::NoFolder { .. }
                     | Error::NoModel { .. }
                     | Error::NoCheckpoint { .. }
+                    | Error::NoRecipe { .. }
                     | Error::NoSuchCheckpoint { .. }
                     | Error::OwnNetwork { .. }
                     | Error::AnotherRun { .. }

@@ -136,7 +136,8 @@ pub fn overrides(path: &Path) -> Result<Overrides, Error> {
         return Err(Error::NoFolder { path: path.into() });
     }
     if !file.exists() {
-        return Err(Error::NoCheckpoint { path: path.into() });
+        let (has_checkpoints, path) = (path.join(crate::checkpoint::FOLDER).exists(), path.into());
+        return Err(if has_checkpoints { Error::NoRecipe { path } } else { Error::NoCheckpoint { path } });
     }
     check_recipe(&file)?;
     Ok(Overrides::default().read(&file)?)
@@ -259,6 +260,12 @@ mod tests {
         let recipe = Recipe::for_data(DatasetKind::Digits, None).unwrap();
         create(&path, &recipe).unwrap();
         assert_eq!(super::recipe(&path).unwrap(), recipe);
+        let kept = path.join("kept.toml");
+        fs::rename(path.join(RECIPE), &kept).unwrap();
+        assert!(matches!(super::recipe(&path), Err(Error::NoCheckpoint { .. })));
+        fs::create_dir(path.join("checkpoints")).unwrap();
+        assert!(matches!(super::recipe(&path), Err(Error::NoRecipe { .. })));
+        fs::rename(&kept, path.join(RECIPE)).unwrap();
         let again = create(&path, &recipe).unwrap_err().to_string();
         assert!(again.contains("already holds a run"), "{again}");
         assert!(super::recipe(place.path()).unwrap_err().to_string().contains("no checkpoint"));

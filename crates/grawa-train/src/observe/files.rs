@@ -43,9 +43,14 @@ impl Files {
 
     /// Checks that the record in a folder can be truncated to a checkpoint, or that there is none. Nothing is changed.
     pub fn check(folder: &Path, checkpoint: &Path) -> Result<(), Error> {
-        match folder.join(log::EVENTS).exists() {
-            true => Log::back_to(folder, checkpoint).map(|_| ()),
-            false => Ok(()),
+        match [log::EVENTS, log::JOURNAL].map(|name| folder.join(name).exists()) {
+            [true, _] => Log::back_to(folder, checkpoint).map(|_| ()),
+            [false, false] => Ok(()),
+            [false, true] => {
+                let why =
+                    "it belongs to events.jsonl, which is missing: put that back, or move this file away";
+                Err(Error::Damaged { path: folder.join(log::JOURNAL), line: 1, why: why.into() })
+            }
         }
     }
 
@@ -116,5 +121,10 @@ mod tests {
         }
         let again = Files::create(whole.path(), &about).unwrap_err().to_string();
         assert!(again.contains("cannot create"), "{again}");
+        let (_, checkpoint) = sample::last_checkpoint(&events).unwrap();
+        Files::check(whole.path(), checkpoint).unwrap();
+        fs::remove_file(whole.path().join(EVENTS)).unwrap();
+        let missing = Files::check(whole.path(), checkpoint).unwrap_err().to_string();
+        assert!(missing.contains("events.jsonl, which is missing"), "{missing}");
     }
 }
