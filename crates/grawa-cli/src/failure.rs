@@ -63,10 +63,7 @@ impl Failure {
             Failure::Lab(error) => error.is_usage(),
             Failure::Toy(error) => error.is_usage(),
             Failure::Engine(error) => error.is_usage(),
-            Failure::Data(error) => {
-                use grawa_data::Error::{NoArchive, UnknownDataset};
-                matches!(error, UnknownDataset { .. } | NoArchive(_))
-            }
+            Failure::Data(error) => error.is_usage(),
             Failure::Train(error) => error.is_usage(),
             Failure::Comm(error) => matches!(error, grawa_comm::Error::Key { .. }),
             Failure::Flat(error) => error.is_usage(),

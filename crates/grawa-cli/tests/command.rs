@@ -304,6 +304,30 @@ fn models_are_counted() {
     assert!(layout.contains("features.0.bias (before batch norm: no gradient)"), "{layout}");
 }
 
+/// Sizes are checked before anything of such a size is allocated.
+#[test]
+fn sizes_beyond_the_images_or_the_memory_are_refused() {
+    for augment in ["crop500", "crop5000", "resized5000"] {
+        let augment = format!("data.augment={augment}");
+        for dry in [&["--dry-run"][..], &[]] {
+            let arguments = [&["train", "--data", "digits", "--set", &augment], dry].concat();
+            refused(&arguments, "does not fit images of 1×8×8");
+        }
+    }
+    refused(&["train", "--data", "digits", "--set", "model.width=100000"], "from 1 to 65536");
+    if cfg!(target_os = "linux") {
+        let place = TempDir::new().unwrap();
+        for option in ["--dry-run", "--quiet"] {
+            let output =
+                grawa(place.path(), &["train", "--data", "digits", "--set", "model.width=65000", option]);
+            let error = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{error}");
+            assert!(error.contains("GB of memory, and this machine has"), "{error}");
+        }
+        assert!(names(place.path()).is_empty());
+    }
+}
+
 #[test]
 fn a_bench_counts_images_and_a_folder_without_data_is_an_error() {
     let place = TempDir::new().unwrap();

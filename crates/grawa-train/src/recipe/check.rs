@@ -8,6 +8,9 @@ use grawa_nn::zoo;
 /// More workers than this are a slip of the finger.
 const MOST_WORKERS: u32 = 4096;
 
+/// Wider networks do not fit any memory, and their sizes would overflow.
+const MOST_WIDTH: u32 = 1 << 16;
+
 /// PyTorch's learning rate of AdamW: at that of SGD it diverges.
 const ADAMW_RATE: f64 = 1e-3;
 
@@ -145,6 +148,10 @@ impl Recipe {
         }
         if self.model.width.is_some() && !self.model.has_widths() {
             let why = format!("{} has one width only; leave model.width out", self.model.name);
+            return wrong("model.width", why);
+        }
+        if let Some(width) = self.model.width.filter(|&width| width > MOST_WIDTH) {
+            let why = format!("model.width is {width}, and widths go from 1 to {MOST_WIDTH}; make it smaller");
             return wrong("model.width", why);
         }
         Ok(())
