@@ -12,8 +12,8 @@ use std::path::PathBuf;
 
 /// Classify pictures with a trained model.
 ///
-/// Prints the most probable classes of each picture. Pictures are JPEG or PNG of any size: where the run resizes (class folders) they
-/// are shown as in its evaluation; otherwise the largest middle part with the proportions of the data set's images is resized to their
+/// Prints the most probable classes of each picture. Pictures are JPEG or PNG with sides up to 16384 and up to 67108864 pixels: where
+/// the run resizes (class folders) they are shown as in its evaluation; otherwise the largest middle part with the proportions of the data set's images is resized to their
 /// size. A greyscale data set sees the luma of a colour picture, a colour data set sees grey in all channels. Then size and normalisation
 /// are those of the run's evaluation. The data set itself is not needed: the model's file names the classes.
 #[derive(Args)]
