@@ -133,7 +133,7 @@ fn main() -> ExitCode {
     let is_finished = match command {
         Command::Demo(arguments) => demo::run(&arguments).map(|()| true),
         Command::Eval(arguments) => eval::run(&arguments).map(|()| true),
-        Command::Predict(arguments) => predict::run(&arguments).map(|()| true),
+        Command::Predict(arguments) => predict::run(&arguments),
         #[cfg(feature = "group")]
         Command::Key(arguments) => key::run(&arguments).map(|()| true),
         #[cfg(feature = "group")]

@@ -36,7 +36,7 @@ mod shape;
 mod skew;
 mod survey;
 
-pub use any_picture::unlabelled;
+pub use any_picture::{check_pictures, unlabelled};
 pub use augment::{Augment, Crop, Rectangle, Window};
 pub use dataset::{Dataset, Images, Split};
 pub use dataset_kind::DatasetKind;
