@@ -3,7 +3,7 @@
 use crate::doctor::{cores, reported_bytes};
 use crate::failure::Failure;
 use crate::output::{print, warn};
-use crate::train::{load, warn_of};
+use crate::train::{load, warn_of, warn_of_folder};
 use grawa_core::Amount;
 use grawa_data::Dataset;
 use grawa_lab::EventObserver;
@@ -68,6 +68,7 @@ pub(crate) fn dry_run(recipe: &Recipe, workers: Place) -> Result<(), Failure> {
         _ => None,
     };
     warn_of(recipe, Some(facts.examples), rounds);
+    warn_of_folder(recipe);
     Ok(())
 }
 

@@ -112,6 +112,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
             if !quiet {
                 start.iter().for_each(|words| print(words));
                 train::warn_of(recipe, examples.get(), None);
+                train::warn_of_folder(recipe);
             }
             if recipe.machine.device == Device::Cuda {
                 first_gpu()?;

@@ -235,6 +235,16 @@ pub(crate) struct Trained {
 /// Prints what is probably not meant before a run.
 pub(crate) fn warn_at_start(recipe: &Recipe, facts: &Facts) {
     warn_of(recipe, Some(facts.examples), None);
+    warn_of_folder(recipe);
+}
+
+/// Prints what is probably not meant by the class folders of a run.
+pub(crate) fn warn_of_folder(recipe: &Recipe) {
+    if recipe.data.kind == DatasetKind::Folder {
+        // What cannot be listed is an error elsewhere.
+        let found = grawa_data::folder_warnings(&recipe.data.dir, &recipe.reading()).unwrap_or_default();
+        found.iter().for_each(|words| warn(&format!("warning: {words}")));
+    }
 }
 
 /// Prints what was probably not meant after a run that was not stopped.

@@ -44,7 +44,7 @@ pub use digits::digits;
 pub use download::download;
 pub use error::{Error, Result};
 pub use feed::Feed;
-pub use folder::{Reading, folder};
+pub use folder::{Reading, folder, folder_warnings};
 pub use info::info;
 pub use load::load;
 pub use loader::{Batch, Loader, PrefetchLoader};
