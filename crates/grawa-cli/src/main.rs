@@ -155,7 +155,7 @@ fn main() -> ExitCode {
         Command::Models(arguments) => models::run(&arguments).map(|()| true),
         Command::Probe(arguments) => probe::run(&arguments).map(|()| true),
         Command::Bench(arguments) => bench::run(&arguments).map(|()| true),
-        Command::Data(arguments) => data::run(&arguments).map(|()| true),
+        Command::Data(arguments) => data::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments).map(|()| true),
         #[cfg(feature = "plots")]
         Command::Flatness(arguments) => flatness::run(&arguments).map(|()| true),

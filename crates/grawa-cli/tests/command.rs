@@ -339,7 +339,10 @@ fn a_bench_counts_images_and_a_folder_without_data_is_an_error() {
     let row = text(&output.stdout).lines().find(|line| line.starts_with("digits")).unwrap().to_owned();
     let rate: f64 = row.split_whitespace().nth(4).unwrap().parse().unwrap();
     assert!(rate > 1.0, "{row}");
-    assert_eq!(grawa(place.path(), &["data", "info", "nowhere"]).status.code(), Some(1));
+    assert_eq!(grawa(place.path(), &["data", "info", "nowhere"]).status.code(), Some(2));
+    let nothing = grawa(place.path(), &["data", "info", "."]);
+    assert_eq!(nothing.status.code(), Some(1));
+    assert!(text(&nothing.stdout).contains("problem: "), "{}", text(&nothing.stdout));
 }
 
 #[test]

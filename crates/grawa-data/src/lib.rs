@@ -45,7 +45,7 @@ pub use download::download;
 pub use error::{Error, Result};
 pub use feed::Feed;
 pub use folder::{Reading, folder, folder_warnings};
-pub use info::info;
+pub use info::{Info, info};
 pub use load::load;
 pub use loader::{Batch, Loader, PrefetchLoader};
 pub use normalise::Normalise;
