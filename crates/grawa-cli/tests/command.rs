@@ -370,6 +370,7 @@ fn help_teaches() {
     for (arguments, words) in [
         (&["--help"][..], "Start with `grawa demo`"),
         (&["vincent", "--help"], "Examples:"),
+        (&["vincent", "--help"], "every method with rounds"),
         (&["methods", "--help"], "Examples:"),
         (&["theory", "--help"], "--quick"),
     ] {
