@@ -62,6 +62,12 @@ impl Failure {
         let is_usage = match self {
             Failure::Lab(error) => error.is_usage(),
             Failure::Toy(error) => error.is_usage(),
+            // A file that was named and is not there.
+            Failure::Engine(grawa_nn::Error::Io { action: "read", source, .. })
+                if source.kind() == std::io::ErrorKind::NotFound =>
+            {
+                true
+            }
             Failure::Engine(error) => error.is_usage(),
             Failure::Data(error) => error.is_usage(),
             Failure::Train(error) => error.is_usage(),

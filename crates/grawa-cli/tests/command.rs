@@ -328,6 +328,13 @@ fn sizes_beyond_the_images_or_the_memory_are_refused() {
     }
 }
 
+/// What was asked for is wrong, not the machine: exit code 2.
+#[test]
+fn wrong_values_and_missing_files_are_wrong_usage() {
+    refused(&["models", "nowhere.json"], "cannot read nowhere.json");
+    refused(&["train", "--data", "digits", "--set", "data.split=classes:11"], "10 classes need from 3 to 10");
+}
+
 #[test]
 fn a_bench_counts_images_and_a_folder_without_data_is_an_error() {
     let place = TempDir::new().unwrap();
@@ -355,7 +362,7 @@ fn a_probe_of_a_missing_or_broken_file_fails_and_writes_nothing() {
         )
     };
     let missing = probe("nowhere");
-    assert_eq!(missing.status.code(), Some(1));
+    assert_eq!(missing.status.code(), Some(2));
     assert!(text(&missing.stderr).contains("cannot read nowhere"), "{}", text(&missing.stderr));
     fs::write(place.path().join("broken"), b"\x08\0\0\0\0\0\0\0not json").unwrap();
     let broken = probe("broken");
