@@ -333,6 +333,11 @@ fn sizes_beyond_the_images_or_the_memory_are_refused() {
 fn wrong_values_and_missing_files_are_wrong_usage() {
     refused(&["models", "nowhere.json"], "cannot read nowhere.json");
     refused(&["train", "--data", "digits", "--set", "data.split=classes:11"], "10 classes need from 3 to 10");
+    refused(&["train", "--data", "digits", "--epochs", "0"], "a budget of 0epoch trains nothing");
+    refused(&["train", "--data", "digits", "--budget", "0s"], "trains nothing");
+    refused(&["train", "--data", "digits", "--rate", "1e40"], "more than a parameter can hold");
+    refused(&["train", "--data", "digits", "--rate", "-0.1"], "not negative");
+    refused(&["train", "--data", "digits", "--rate", "0.1, cosine over 0epoch"], "cosine over 40epoch");
 }
 
 #[test]
