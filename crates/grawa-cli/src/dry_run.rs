@@ -3,7 +3,7 @@
 use crate::doctor::{cores, reported_bytes};
 use crate::failure::Failure;
 use crate::output::{print, warn};
-use crate::train::{load, warn_of};
+use crate::train::{load, warn_of, warn_of_folder};
 use grawa_core::Amount;
 use grawa_data::Dataset;
 use grawa_lab::EventObserver;
@@ -28,6 +28,7 @@ pub(crate) enum Place {
 
 /// Prints the recipe, the plan and the warnings; then checks all that a start checks, and measures.
 pub(crate) fn dry_run(recipe: &Recipe, workers: Place) -> Result<(), Failure> {
+    Facts::check_images(recipe)?;
     let mut shown = recipe.clone();
     if let Some(graph) = &mut shown.model.graph {
         *graph = format!("(the network {}, {} bytes)", recipe.model.name, graph.len());
@@ -51,12 +52,13 @@ pub(crate) fn dry_run(recipe: &Recipe, workers: Place) -> Result<(), Failure> {
     if published.is_none() {
         print_plan(recipe, &facts)?;
     }
+    // Before anything large is allocated.
+    check_memory(recipe, &facts, each)?;
     // A run that neither ends nor evaluates before it is stopped.
     let mut endless = recipe.clone();
     (endless.train.budget, endless.evaluate.every) = (Amount::Steps(u64::MAX >> 1), None);
     let run = Run::new(endless, &data)?;
     run.check()?;
-    warn_of_memory(recipe, &facts, each)?;
     let pace = measure(run)?;
     print(&format!("time            {}", estimate(recipe, &facts, &data, pace)));
     let rounds = match recipe.train.budget {
@@ -66,6 +68,7 @@ pub(crate) fn dry_run(recipe: &Recipe, workers: Place) -> Result<(), Failure> {
         _ => None,
     };
     warn_of(recipe, Some(facts.examples), rounds);
+    warn_of_folder(recipe);
     Ok(())
 }
 
@@ -86,17 +89,30 @@ fn memory(recipe: &Recipe, facts: &Facts, each: u32, cores: usize) -> Result<u64
     Ok(u64::from(processes) * of_one.memory(part.train.workers))
 }
 
-/// Prints that the memory of this machine may not do for a run with at most `each` workers in a process.
-pub(crate) fn warn_of_memory(recipe: &Recipe, facts: &Facts, each: u32) -> Result<(), Failure> {
-    let free = reported_bytes("/proc/meminfo", "MemAvailable:");
-    let Some(free) = free.filter(|_| recipe.machine.device == Device::Cpu) else { return Ok(()) };
+/// Refuses a run, with at most `each` workers in a process, that needs more memory than this machine has; warns of one that needs more
+/// than is free.
+pub(crate) fn check_memory(recipe: &Recipe, facts: &Facts, each: u32) -> Result<(), Failure> {
+    let reported = |name| reported_bytes("/proc/meminfo", name);
+    let known = reported("MemAvailable:").zip(reported("MemTotal:"));
+    let Some((free, total)) = known.filter(|_| recipe.machine.device == Device::Cpu) else { return Ok(()) };
+    let total = total + reported("SwapTotal:").unwrap_or(0);
     let needed = memory(recipe, facts, each, cores())?;
+    let gb = |bytes: u64| bytes as f64 / 1e9;
+    let smaller = (recipe.train.batch / 2).max(1);
+    let fewer = if each < recipe.train.workers { "a larger --per-process, " } else { "" };
+    let remedy = format!("Use {fewer}--batch {smaller}, smaller images (data.augment), or a smaller --model");
+    if needed > total {
+        return Err(Failure::Machine(format!(
+            "the run needs about {:.1} GB of memory, and this machine has {:.1} GB. {remedy}",
+            gb(needed),
+            gb(total)
+        )));
+    }
     if needed > free {
-        let (needed, free) = (needed as f64 / 1e9, free as f64 / 1e9);
-        let smaller = (recipe.train.batch / 2).max(1);
-        let fewer = if each < recipe.train.workers { "a larger --per-process, " } else { "" };
         warn(&format!(
-            "warning: the run needs about {needed:.1} GB of memory, and {free:.1} GB are free. Use {fewer}--batch {smaller}, or a smaller --model"
+            "warning: the run needs about {:.1} GB of memory, and {:.1} GB are free. {remedy}",
+            gb(needed),
+            gb(free)
         ));
     }
     Ok(())

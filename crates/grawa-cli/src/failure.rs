@@ -62,11 +62,14 @@ impl Failure {
         let is_usage = match self {
             Failure::Lab(error) => error.is_usage(),
             Failure::Toy(error) => error.is_usage(),
-            Failure::Engine(error) => error.is_usage(),
-            Failure::Data(error) => {
-                use grawa_data::Error::{NoArchive, UnknownDataset};
-                matches!(error, UnknownDataset { .. } | NoArchive(_))
+            // A file that was named and is not there.
+            Failure::Engine(grawa_nn::Error::Io { action: "read", source, .. })
+                if source.kind() == std::io::ErrorKind::NotFound =>
+            {
+                true
             }
+            Failure::Engine(error) => error.is_usage(),
+            Failure::Data(error) => error.is_usage(),
             Failure::Train(error) => error.is_usage(),
             Failure::Comm(error) => matches!(error, grawa_comm::Error::Key { .. }),
             Failure::Flat(error) => error.is_usage(),

@@ -3,7 +3,7 @@
 use crate::address::check_free;
 use crate::coordinate::{follow, observers, prepare, resume};
 use crate::doctor::{cores, first_gpu};
-use crate::dry_run::{Place, warn_of_memory};
+use crate::dry_run::{Place, check_memory};
 use crate::failure::Failure;
 use crate::output::print;
 use crate::page;
@@ -109,13 +109,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         }
         if let Some(recipe) = recipe.filter(|_| is_own) {
             let data = train::load(recipe)?;
-            let start = grawa_train::check(recipe, &data)?;
             let facts = Facts::of(recipe, &data);
+            check_memory(recipe, &facts, each)?;
+            let start = grawa_train::check(recipe, &data)?;
             examples.set(Some(facts.examples));
             if !quiet {
                 start.iter().for_each(|words| print(words));
                 train::warn_of(recipe, examples.get(), None);
-                warn_of_memory(recipe, &facts, each)?;
+                train::warn_of_folder(recipe);
             }
             if recipe.machine.device == Device::Cuda {
                 first_gpu()?;

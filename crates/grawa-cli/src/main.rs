@@ -133,7 +133,7 @@ fn main() -> ExitCode {
     let is_finished = match command {
         Command::Demo(arguments) => demo::run(&arguments).map(|()| true),
         Command::Eval(arguments) => eval::run(&arguments).map(|()| true),
-        Command::Predict(arguments) => predict::run(&arguments).map(|()| true),
+        Command::Predict(arguments) => predict::run(&arguments),
         #[cfg(feature = "group")]
         Command::Key(arguments) => key::run(&arguments).map(|()| true),
         #[cfg(feature = "group")]
@@ -155,7 +155,7 @@ fn main() -> ExitCode {
         Command::Models(arguments) => models::run(&arguments).map(|()| true),
         Command::Probe(arguments) => probe::run(&arguments).map(|()| true),
         Command::Bench(arguments) => bench::run(&arguments).map(|()| true),
-        Command::Data(arguments) => data::run(&arguments).map(|()| true),
+        Command::Data(arguments) => data::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments).map(|()| true),
         #[cfg(feature = "plots")]
         Command::Flatness(arguments) => flatness::run(&arguments).map(|()| true),

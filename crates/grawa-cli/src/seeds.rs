@@ -112,9 +112,11 @@ fn one(
     }
     match train::decide(&own, None)? {
         ControlFlow::Continue(task) => {
-            let ready = |recipe: &Recipe, facts: &Facts| match std::mem::take(warns) {
-                true => train::warn_at_start(recipe, facts),
-                false => Ok(()),
+            let ready = |recipe: &Recipe, facts: &Facts| {
+                if std::mem::take(warns) {
+                    train::warn_at_start(recipe, facts);
+                }
+                Ok(())
             };
             let Trained { recipe, facts, end, place } = train::carry_out(&own, task, stop, ready)?;
             if is_last {

@@ -1,13 +1,13 @@
 //! `grawa train`: a run from a recipe, resumed, or replayed.
 
 use crate::bar::bar;
-use crate::dry_run::{ALL, Place, dry_run, warn_of_memory};
+use crate::dry_run::{ALL, Place, check_memory, dry_run};
 use crate::failure::Failure;
 use crate::output::{print, warn, warn_of_skipped};
 use crate::seeds;
 use crate::stop::on_signal;
 use clap::Args;
-use grawa_data::Dataset;
+use grawa_data::{Dataset, DatasetKind};
 use grawa_train::observe::{About, EVENTS, Files, Screen};
 use grawa_train::recipe::{Facts, Format, Overrides, Recipe, RecipeError};
 #[cfg(feature = "plots")]
@@ -208,7 +208,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
             let Trained { recipe, facts, end, place } =
                 carry_out(arguments, task, &stop, |recipe, facts| {
                     listen_for_stop(&stop)?;
-                    if arguments.quiet { Ok(()) } else { warn_at_start(recipe, facts) }
+                    if !arguments.quiet {
+                        warn_at_start(recipe, facts);
+                    }
+                    Ok(())
                 })?;
             warn_at_end(&recipe, &facts, &end);
             print(&summary(&end, &place, "grawa train"));
@@ -230,9 +233,18 @@ pub(crate) struct Trained {
 }
 
 /// Prints what is probably not meant before a run.
-pub(crate) fn warn_at_start(recipe: &Recipe, facts: &Facts) -> Result<(), Failure> {
+pub(crate) fn warn_at_start(recipe: &Recipe, facts: &Facts) {
     warn_of(recipe, Some(facts.examples), None);
-    warn_of_memory(recipe, facts, ALL)
+    warn_of_folder(recipe);
+}
+
+/// Prints what is probably not meant by the class folders of a run.
+pub(crate) fn warn_of_folder(recipe: &Recipe) {
+    if recipe.data.kind == DatasetKind::Folder {
+        // What cannot be listed is an error elsewhere.
+        let found = grawa_data::folder_warnings(&recipe.data.dir, &recipe.reading()).unwrap_or_default();
+        found.iter().for_each(|words| warn(&format!("warning: {words}")));
+    }
 }
 
 /// Prints what was probably not meant after a run that was not stopped.
@@ -256,6 +268,7 @@ pub(crate) fn carry_out(
     let data = data?;
     // What the run needs is known before it is allocated.
     let facts = Facts::of(&task.recipe, &data);
+    check_memory(&task.recipe, &facts, ALL)?;
     ready(&task.recipe, &facts)?;
     let from = task.checkpoint.as_ref().map(|checkpoint| checkpoint.path().to_owned());
     let run = start(Run::new(task.recipe.clone(), &data)?, task.recording.take(), task.checkpoint.take());
@@ -440,15 +453,18 @@ fn fit_pictures(overrides: Overrides, quiet: bool) -> Result<Overrides, Failure>
     Ok(overrides)
 }
 
-/// The data set of a recipe, with a progress bar while pictures are decoded.
+/// The data set of a recipe, with a progress bar while pictures are decoded. Its images fit the recipe's augmentation.
 pub(crate) fn load(recipe: &Recipe) -> Result<Dataset, Failure> {
+    Facts::check_images(recipe)?;
     let bar = bar(0, "reading pictures");
     let data = recipe.load_data(&|done, all| {
         bar.set_length(all as u64);
         bar.set_position(done as u64);
     });
     bar.finish_and_clear();
-    Ok(data?)
+    let data = data?;
+    recipe.data.augment.check_for(data.train.shape(), recipe.data.kind == DatasetKind::Folder)?;
+    Ok(data)
 }
 
 /// That a group is not resumed with options that only `grawa train --resume` can apply.

@@ -22,8 +22,8 @@ use std::path::PathBuf;
     after_help = "Examples:\n  grawa vincent\n  grawa vincent --method lsgd --method lgrawa:score_momentum=0 --pull 0.3 --edge clip\n  grawa vincent --sweep --out sweep"
 )]
 pub(crate) struct Arguments {
-    /// A method to run, with any of its knobs: easgd, lsgd, grawa, mgrawa, lgrawa, local-mgrawa, local-lgrawa or mean
-    /// [default: all of them; repeat for several; `grawa methods` explains the knobs]
+    /// A method with rounds, with any of its knobs, such as lgrawa:pull=0.3; repeat for several [default: every method with rounds;
+    /// `grawa methods` lists them and explains the knobs]
     #[arg(long, value_name = "METHOD")]
     method: Vec<String>,
     /// λ, how far a round moves a worker to the centre: 0 not at all, 1 all the way. EASGD's centre moves at the same rate

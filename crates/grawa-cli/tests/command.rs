@@ -304,6 +304,42 @@ fn models_are_counted() {
     assert!(layout.contains("features.0.bias (before batch norm: no gradient)"), "{layout}");
 }
 
+/// Sizes are checked before anything of such a size is allocated.
+#[test]
+fn sizes_beyond_the_images_or_the_memory_are_refused() {
+    for augment in ["crop500", "crop5000", "resized5000"] {
+        let augment = format!("data.augment={augment}");
+        for dry in [&["--dry-run"][..], &[]] {
+            let arguments = [&["train", "--data", "digits", "--set", &augment], dry].concat();
+            refused(&arguments, "does not fit images of 1×8×8");
+        }
+    }
+    refused(&["train", "--data", "digits", "--set", "model.width=100000"], "from 1 to 65536");
+    if cfg!(target_os = "linux") {
+        let place = TempDir::new().unwrap();
+        for option in ["--dry-run", "--quiet"] {
+            let output =
+                grawa(place.path(), &["train", "--data", "digits", "--set", "model.width=65000", option]);
+            let error = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{error}");
+            assert!(error.contains("GB of memory, and this machine has"), "{error}");
+        }
+        assert!(names(place.path()).is_empty());
+    }
+}
+
+/// What was asked for is wrong, not the machine: exit code 2.
+#[test]
+fn wrong_values_and_missing_files_are_wrong_usage() {
+    refused(&["models", "nowhere.json"], "cannot read nowhere.json");
+    refused(&["train", "--data", "digits", "--set", "data.split=classes:11"], "10 classes need from 3 to 10");
+    refused(&["train", "--data", "digits", "--epochs", "0"], "a budget of 0epoch trains nothing");
+    refused(&["train", "--data", "digits", "--budget", "0s"], "trains nothing");
+    refused(&["train", "--data", "digits", "--rate", "1e40"], "more than a parameter can hold");
+    refused(&["train", "--data", "digits", "--rate", "-0.1"], "not negative");
+    refused(&["train", "--data", "digits", "--rate", "0.1, cosine over 0epoch"], "cosine over 40epoch");
+}
+
 #[test]
 fn a_bench_counts_images_and_a_folder_without_data_is_an_error() {
     let place = TempDir::new().unwrap();
@@ -315,7 +351,10 @@ fn a_bench_counts_images_and_a_folder_without_data_is_an_error() {
     let row = text(&output.stdout).lines().find(|line| line.starts_with("digits")).unwrap().to_owned();
     let rate: f64 = row.split_whitespace().nth(4).unwrap().parse().unwrap();
     assert!(rate > 1.0, "{row}");
-    assert_eq!(grawa(place.path(), &["data", "info", "nowhere"]).status.code(), Some(1));
+    assert_eq!(grawa(place.path(), &["data", "info", "nowhere"]).status.code(), Some(2));
+    let nothing = grawa(place.path(), &["data", "info", "."]);
+    assert_eq!(nothing.status.code(), Some(1));
+    assert!(text(&nothing.stdout).contains("problem: "), "{}", text(&nothing.stdout));
 }
 
 #[test]
@@ -328,7 +367,7 @@ fn a_probe_of_a_missing_or_broken_file_fails_and_writes_nothing() {
         )
     };
     let missing = probe("nowhere");
-    assert_eq!(missing.status.code(), Some(1));
+    assert_eq!(missing.status.code(), Some(2));
     assert!(text(&missing.stderr).contains("cannot read nowhere"), "{}", text(&missing.stderr));
     fs::write(place.path().join("broken"), b"\x08\0\0\0\0\0\0\0not json").unwrap();
     let broken = probe("broken");
@@ -343,6 +382,7 @@ fn help_teaches() {
     for (arguments, words) in [
         (&["--help"][..], "Start with `grawa demo`"),
         (&["vincent", "--help"], "Examples:"),
+        (&["vincent", "--help"], "every method with rounds"),
         (&["methods", "--help"], "Examples:"),
         (&["theory", "--help"], "--quick"),
     ] {

@@ -2,6 +2,6 @@
 
 fn main() -> Result<(), grawa_data::Error> {
     let dir = std::env::args_os().nth(1).unwrap_or_else(|| ".".into());
-    println!("{}", grawa_data::info(dir.as_ref())?);
+    println!("{}", grawa_data::info(dir.as_ref(), &|_, _| ())?.text);
     Ok(())
 }

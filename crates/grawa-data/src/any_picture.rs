@@ -9,7 +9,8 @@ use crate::error::Result;
 use crate::picture::{Picture, decode};
 use crate::{Augment, Crop, Images, Normalise, Rectangle, Shape, Split, folder};
 use fast_image_resize::Resizer;
-use std::path::PathBuf;
+use rayon::prelude::*;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// JPEG or PNG files as a split without labels (all are 0), for images of `shape` that were normalised and augmented in this way.
@@ -26,6 +27,16 @@ pub fn unlabelled(files: &[PathBuf], shape: Shape, normalise: &Normalise, augmen
         bytes.extend(planes.into_iter().map(scaled));
     }
     Split::from_bytes(shape, bytes, labels, 1)
+}
+
+/// Decodes each file, and returns what is wrong with it if something is.
+pub fn check_pictures<P: AsRef<Path> + Sync>(files: &[P], progress: &(dyn Fn() + Sync)) -> Vec<Result<()>> {
+    let check = |path: &P| {
+        let checked = decode(&folder::read(path.as_ref())?, path.as_ref()).map(drop);
+        progress();
+        checked
+    };
+    files.par_iter().map(check).collect()
 }
 
 /// The largest middle part with the proportions of `shape`, resized to it; a picture of that shape as it is.

@@ -161,8 +161,17 @@ impl Augment {
         (flip, Rectangle { row, column, height: part_h, width: part_w })
     }
 
+    /// Checks that images of `shape` can be shown in this way; only pictures in files are resized.
+    pub fn check_for(&self, shape: Shape, are_files: bool) -> Result<()> {
+        if matches!(self.crop, Crop::Resized { .. }) && !are_files {
+            let why = "resizing is for pictures in files; use cropN or padPcropN";
+            return Err(Error::does_not_fit(&self.to_string(), shape, why));
+        }
+        self.check(shape)
+    }
+
     /// Checks that crops of images of `shape` exist. Pictures of any size need resizing.
-    pub(crate) fn check(&self, shape: Shape) -> Result<()> {
+    fn check(&self, shape: Shape) -> Result<()> {
         let (pad, size, largest) = match self.crop {
             Crop::Whole => return Ok(()),
             Crop::Random { pad, size } => (pad, size, shape.height.min(shape.width)),

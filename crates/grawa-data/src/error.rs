@@ -63,6 +63,14 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether the request itself was wrong, rather than a file or the network.
+    pub fn is_usage(&self) -> bool {
+        matches!(
+            self,
+            Error::UnknownDataset(_) | Error::NoArchive(_) | Error::Setting(_) | Error::TooFew { .. }
+        )
+    }
+
     /// A file or folder that holds something else.
     pub(crate) fn wrong_format(path: &Path, found: impl Display, expected: impl Display) -> Self {
         Error::File(format!("{path:?}: found {found}, expected {expected}"))

@@ -41,11 +41,7 @@ impl Feed {
     pub fn new(part: &Split, normalise: &Normalise, augment: Augment) -> Result<Self> {
         let shape = part.shape();
         normalise.check(shape)?;
-        augment.check(shape)?;
-        if matches!((part.images(), augment.crop), (Images::Bytes(_), Crop::Resized { .. })) {
-            let why = "resizing is for pictures in files; use cropN or padPcropN";
-            return Err(Error::does_not_fit(&augment.to_string(), shape, why));
-        }
+        augment.check_for(shape, !matches!(part.images(), Images::Bytes(_)))?;
         let output = augment.output(shape);
         Ok(Feed { part: part.clone(), augment, output, table: normalise.table() })
     }

@@ -35,6 +35,8 @@ pub(crate) struct Listed {
     pub(crate) parts: [(Vec<PathBuf>, Vec<u32>); 2],
     /// Whether the folder itself says which pictures are for testing.
     pub(crate) is_split: bool,
+    /// The folders that hold class folders.
+    roots: Vec<PathBuf>,
 }
 
 /// Reads the pictures below `dir`: `train/<class>/…`, and `val/<class>/…` or `test/<class>/…`; or `<class>/…`, or `train/<class>/…`
@@ -128,7 +130,57 @@ pub(crate) fn list(dir: &Path, reading: &Reading) -> Result<Listed> {
             return missing("folders train and val (or test)", hint);
         }
     };
-    Ok(Listed { names, parts, is_split: test_dir.is_some() })
+    let is_split = test_dir.is_some();
+    Ok(Listed { names, parts, is_split, roots: [Some(train_dir), test_dir].into_iter().flatten().collect() })
+}
+
+/// Pictures in formats that are not read.
+const OTHERS: [&str; 8] = ["webp", "gif", "bmp", "tif", "tiff", "avif", "heic", "heif"];
+
+/// What is probably not meant by the class folders below `dir`, though they can be read: pictures that are left out, a single class,
+/// classes without test pictures. Each with a number and an example.
+pub fn folder_warnings(dir: &Path, reading: &Reading) -> Result<Vec<String>> {
+    let listed = list(dir, reading)?;
+    let (mut others, mut nested, mut found) = (Vec::new(), Vec::new(), Vec::new());
+    for root in &listed.roots {
+        for class in find_folder::subfolders(root)? {
+            for path in find_folder::visible(&class)? {
+                if has_extension(&path, &OTHERS) {
+                    others.push(path);
+                } else if path.is_dir() {
+                    // A folder that cannot be listed has no pictures for us.
+                    nested.extend(pictures(&path).unwrap_or_default());
+                }
+            }
+        }
+    }
+    if let Some(first) = others.first() {
+        found.push(format!(
+            "{} files are left out, for only JPEG and PNG are read, such as {first:?}. Convert them",
+            others.len()
+        ));
+    }
+    if let Some(first) = nested.first() {
+        found.push(format!(
+            "{} pictures are left out, for they are in folders inside a class folder, such as {first:?}. Move them up",
+            nested.len()
+        ));
+    }
+    if let [only] = listed.names.as_slice() {
+        found.push(format!(
+            "there is only one class, {only:?}: every answer is right. Put the pictures of each class into a folder of its own"
+        ));
+    }
+    let mut is_tested = vec![false; listed.names.len()];
+    listed.parts[1].1.iter().for_each(|&label| is_tested[label as usize] = true);
+    let untested: Vec<_> = listed.names.iter().zip(is_tested).filter(|(_, tested)| !tested).collect();
+    if let Some((first, _)) = untested.first() {
+        let (count, all) = (untested.len(), listed.names.len());
+        found.push(format!(
+            "{count} of {all} classes have no test pictures, such as {first:?}: the test error does not include them"
+        ));
+    }
+    Ok(found)
 }
 
 /// Divides every class by the seed; each part has at least one picture of it.
@@ -167,11 +219,13 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
 
 /// The pictures in a folder, by name.
 fn pictures(folder: &Path) -> Result<Vec<PathBuf>> {
-    let is_picture =
-        |kind: &OsStr| ["jpg", "jpeg", "png"].iter().any(|known| kind.eq_ignore_ascii_case(known));
     let mut paths = find_folder::visible(folder)?;
-    paths.retain(|path| path.extension().is_some_and(is_picture));
+    paths.retain(|path| has_extension(path, &["jpg", "jpeg", "png"]));
     Ok(paths)
+}
+
+fn has_extension(path: &Path, known: &[&str]) -> bool {
+    path.extension().is_some_and(|kind| known.iter().any(|known| kind.eq_ignore_ascii_case(known)))
 }
 
 #[cfg(test)]
@@ -234,6 +288,23 @@ mod tests {
         write(dir.path(), &["cat/only.png"]);
         let text = alone(0.2).unwrap_err().to_string();
         assert!(text.contains("only.png") && text.contains("two or more in each class"), "{text}");
+    }
+
+    #[test]
+    fn what_is_left_out_is_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let warnings = || folder_warnings(dir.path(), &Reading::default()).unwrap();
+        write(dir.path(), &["train/dog/a.png", "train/cat/a.png", "val/dog/a.png", "val/cat/a.png"]);
+        write(dir.path(), &["train/dog/notes.txt"]);
+        assert!(warnings().is_empty(), "{:?}", warnings());
+        write(dir.path(), &["train/dog/b.WEBP", "train/cat/c.gif", "train/dog/more/d.png"]);
+        fs::remove_dir_all(dir.path().join("val/cat")).unwrap();
+        let [others, nested, untested] = warnings().try_into().unwrap();
+        assert!(others.starts_with("2 files") && others.contains("c.gif"), "{others}");
+        assert!(nested.starts_with("1 pictures") && nested.contains("d.png"), "{nested}");
+        assert!(untested.starts_with("1 of 2 classes") && untested.contains("cat"), "{untested}");
+        fs::remove_dir_all(dir.path().join("train/cat")).unwrap();
+        assert!(warnings()[2].contains("only one class, \"dog\""), "{:?}", warnings());
     }
 
     #[test]

@@ -1,72 +1,135 @@
 //! Describes a folder: which data sets it holds, how many images, and what is wrong with them.
 
 use crate::error::{Error, Result};
-use crate::{DatasetKind, Reading, cifar, folder, idx, load};
+use crate::{DatasetKind, Reading, Shape, check_pictures, cifar, folder, idx, load, picture};
+use std::fmt::Display;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Class folders without a test set are split as a run splits them, with some seed.
 const UNSPLIT: Reading = Reading { split_test: 0.2, seed: 0, shrink: 0 };
 
-/// Finds the data sets in `dir`, and reads and checks them completely; class folders are only listed. The description has
-/// a line for each, with what is wrong with it, and one for each archive that [`download`](crate::download) would use.
+/// What a folder holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Info {
+    /// A line for each data set and archive, each with its problems and warnings below it.
+    pub text: String,
+    /// How many problems there are; finding no data set is one.
+    pub problems: usize,
+}
+
+impl Info {
+    fn add(&mut self, line: &str) {
+        let join = if self.text.is_empty() { "" } else { "\n" };
+        self.text.push_str(join);
+        self.text.push_str(line);
+    }
+
+    fn problem(&mut self, what: impl Display) {
+        self.problems += 1;
+        self.add(&format!("  problem: {what}"));
+    }
+}
+
+/// Finds the data sets in `dir`, and reads and checks them completely. The description has a line for each, with what is wrong with it,
+/// and one for each archive that [`download`](crate::download) would use. `progress` is told how many of how many pictures are decoded.
 ///
 /// ```
-/// let info = grawa_data::info(env!("CARGO_MANIFEST_DIR").as_ref())?;
-/// assert!(info.contains("no data set"));
+/// let info = grawa_data::info(env!("CARGO_MANIFEST_DIR").as_ref(), &|_, _| ())?;
+/// assert!(info.text.contains("no data set") && info.problems == 1);
 /// # Ok::<(), grawa_data::Error>(())
 /// ```
-pub fn info(dir: &Path) -> Result<String> {
+pub fn info(dir: &Path, progress: &(dyn Fn(usize, usize) + Sync)) -> Result<Info> {
     if !dir.is_dir() {
         let hint = "Give the folder in which the data sets lie";
         return Err(Error::missing(dir, "data", "a folder of this name", hint));
     }
-    let mut lines = Vec::new();
+    let mut info = Info::default();
     for format in [&cifar::CIFAR10, &cifar::CIFAR100] {
-        lines.extend(format.find(dir)?.map(|at| describe(format.kind, &at)));
+        if let Some(at) = format.find(dir)? {
+            describe(&mut info, format.kind, &at);
+        }
     }
     let mut places = Vec::new();
     for format in [&idx::MNIST, &idx::FASHION] {
         // Files that lie in `dir` itself are found under both names.
         if let Some(at) = idx::find(format, dir)?.filter(|at| !places.contains(at)) {
-            lines.push(describe(idx::which(&at).map_or(format.kind, |which| which.kind), &at));
+            describe(&mut info, idx::which(&at).map_or(format.kind, |which| which.kind), &at);
             places.push(at);
         }
     }
-    if dir.join("train").is_dir() || lines.is_empty() && folder::list(dir, &UNSPLIT).is_ok() {
-        lines.push(describe(DatasetKind::Folder, dir));
+    let as_folder = folder::list(dir, &UNSPLIT);
+    if dir.join("train").is_dir() || info.text.is_empty() && as_folder.is_ok() {
+        describe_folder(&mut info, dir, progress);
     }
     for cifar::Format { archive: (name, _), kind, .. } in [&cifar::CIFAR10, &cifar::CIFAR100] {
         let (path, dir) = (dir.join(name), dir.display());
         if path.is_file() {
             let get = format!("`grawa data get {kind} --dir {dir}` unpacks it");
-            lines.push(format!("{}: the archive of {kind}; {get}", path.display()));
+            info.add(&format!("{}: the archive of {kind}; {get}", path.display()));
         }
     }
-    if lines.is_empty() {
-        lines.push(format!(
-            "{}: no data set found. Looked for {}, {}, the idx files of MNIST and Fashion-MNIST, and train/<class>/ with val/<class>/",
+    if let (true, Err(why)) = (info.text.is_empty(), as_folder) {
+        info.add(&format!(
+            "{}: no data set found. Looked for {}, {}, the idx files of MNIST and Fashion-MNIST, <class>/, and train/<class>/ with val/<class>/",
             dir.display(),
             cifar::CIFAR10.folder,
             cifar::CIFAR100.folder,
         ));
+        info.problem(format_args!("as class folders: {why}"));
     }
-    Ok(lines.join("\n"))
+    Ok(info)
 }
 
 /// One data set, or what is wrong with it.
-fn describe(kind: DatasetKind, at: &Path) -> String {
+fn describe(info: &mut Info, kind: DatasetKind, at: &Path) {
     let place = format!("{kind} in {}", at.display());
-    let set = match kind {
-        DatasetKind::Folder => folder(at, &UNSPLIT, &|_, _| ()),
-        _ => load(kind.name(), at),
+    match load(kind.name(), at) {
+        Ok(set) => {
+            let (train, test, shape, classes) =
+                (set.train.len(), set.test.len(), set.train.shape(), set.classes);
+            info.add(&format!(
+                "{place}: {train} training and {test} test images of {shape} in {classes} classes"
+            ));
+        }
+        Err(problem) => {
+            info.add(&place);
+            info.problem(problem);
+        }
+    }
+}
+
+/// At most so many broken pictures are named.
+const NAMED: usize = 5;
+
+/// Class folders, with the pictures that cannot be decoded.
+fn describe_folder(info: &mut Info, dir: &Path, progress: &(dyn Fn(usize, usize) + Sync)) {
+    let place = format!("{} in {}", DatasetKind::Folder, dir.display());
+    let listed = match folder::list(dir, &UNSPLIT) {
+        Ok(listed) => listed,
+        Err(problem) => {
+            info.add(&place);
+            return info.problem(problem);
+        }
     };
-    let set = match set {
-        Ok(set) => set,
-        Err(problem) => return format!("{place}\n  problem: {problem}"),
-    };
-    let first = if kind == DatasetKind::Folder { " (the first; others may differ)" } else { "" };
-    let (train, test, shape, classes) = (set.train.len(), set.test.len(), set.train.shape(), set.classes);
-    format!("{place}: {train} training and {test} test images of {shape}{first} in {classes} classes")
+    let [train, test] = [0, 1].map(|part: usize| listed.parts[part].0.len());
+    let first = folder::read(&listed.parts[0].0[0]).and_then(|bytes| picture::size(&bytes, dir));
+    let shape = first.map_or(String::new(), |(height, width)| {
+        format!(" of {} (the first; others may differ)", Shape::new(3, height, width))
+    });
+    let classes = listed.names.len();
+    info.add(&format!("{place}: {train} training and {test} test images{shape} in {classes} classes"));
+    let files: Vec<&Path> = listed.parts.iter().flat_map(|(files, _)| files).map(AsRef::as_ref).collect();
+    let done = AtomicUsize::new(0);
+    let checked = check_pictures(&files, &|| progress(done.fetch_add(1, Ordering::Relaxed) + 1, files.len()));
+    let broken: Vec<Error> = checked.into_iter().filter_map(Result::err).collect();
+    broken.iter().take(NAMED).for_each(|error| info.problem(error));
+    if broken.len() > NAMED {
+        info.problem(format_args!("{} more pictures cannot be read", broken.len() - NAMED));
+    }
+    for warning in folder::folder_warnings(dir, &UNSPLIT).unwrap_or_default() {
+        info.add(&format!("  warning: {warning}"));
+    }
 }
 
 #[cfg(test)]
@@ -78,7 +141,8 @@ mod tests {
     #[test]
     fn says_what_is_there_and_what_is_wrong() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(info(dir.path()).unwrap().contains("no data set found"));
+        let info = |dir: &Path| super::info(dir, &|_, _| ());
+        assert!(info(dir.path()).unwrap().text.contains("no data set found"));
         assert!(info(&dir.path().join("nowhere")).unwrap_err().to_string().contains("nowhere"));
 
         let cifar = dir.path().join("cifar-100-binary");
@@ -93,8 +157,9 @@ mod tests {
         fs::write(dir.path().join("train-labels-idx1-ubyte"), b"cut").unwrap();
         fs::write(dir.path().join("cifar-10-binary.tar.gz"), b"...").unwrap();
 
-        let text = info(dir.path()).unwrap();
-        let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with("  problem: ")).collect();
+        let Info { text, problems } = info(dir.path()).unwrap();
+        assert_eq!(problems, 2, "{text}");
+        let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with("  ")).collect();
         assert_eq!(lines.len(), 4, "{text}");
         assert!(lines[0].starts_with("cifar100 in ") && lines[1].starts_with("mnist in "), "{text}");
         assert!(!lines[1].contains("images"), "{text}");
@@ -105,5 +170,38 @@ mod tests {
         );
         assert!(text.contains("folder in") && text.contains("3×5×6 (the first"), "{text}");
         assert!(text.contains("grawa data get cifar10"), "{text}");
+    }
+
+    /// The reason is the one that a run gives, and pictures are decoded.
+    #[test]
+    fn class_folders_are_checked_as_a_run_checks_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, bytes: &[u8]| {
+            let path = dir.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, bytes).unwrap();
+        };
+        let info = || super::info(dir.path(), &|_, _| ()).unwrap();
+        let good = png(6, 5, png::ColorType::Rgb, 1);
+        for name in ["a/1.png", "a/2.png", "b/1.png"] {
+            write(name, &good);
+        }
+        let Info { text, problems } = info();
+        assert!(problems == 1 && text.contains("the only picture of its class"), "{text}");
+        assert!(text.contains("<class>/, and train/<class>/"), "{text}");
+        write("b/2.png", &good);
+        assert_eq!(info().problems, 0, "{}", info().text);
+        write("c/notes.txt", b"");
+        assert!(info().text.contains("no picture in this class folder"), "{}", info().text);
+        for name in ["c/empty.png", "c/text.png", "c/cut.png"] {
+            write(name, if name == "c/cut.png" { &good[..good.len() / 2] } else { &name.as_bytes()[..0] });
+        }
+        write("c/text.png", b"text");
+        write("c/d.webp", b"");
+        let Info { text, problems } = info();
+        assert_eq!(problems, 3, "{text}");
+        for words in ["empty.png", "text.png", "cut.png", "warning: 1 files"] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
     }
 }

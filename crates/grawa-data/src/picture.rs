@@ -195,8 +195,9 @@ impl Picture {
         self.resized(whole, new(height), new(width), resizer)
     }
 
-    /// The whole picture resized for evaluation, its shorter side to 256 for a square of 224 and in proportion for
-    /// others, and where the middle square of `size` begins in it; torchvision's rounding.
+    /// The picture resized for evaluation, its shorter side to 256 for a square of 224 and in proportion for others, and where
+    /// the middle square of `size` begins in it; torchvision's rounding. Of a picture whose longer side would become longer than
+    /// 65,536 only the middle is resized, four times as long as the shorter side: the square does not reach the rest.
     pub(crate) fn shortened(&self, size: u32, resizer: &mut Resizer) -> Result<(Picture, u32, u32)> {
         let shorter = (size * 8).div_ceil(7);
         let long = |long: u32, short: u32| ((u64::from(shorter) * u64::from(long)) / u64::from(short)) as u32;
@@ -205,14 +206,20 @@ impl Picture {
         } else {
             (shorter, long(self.width, self.height))
         };
-        if height.max(width) as usize > 4 * LONGEST {
-            let (view, why) =
-                (format!("resize{shorter}+centre{size}"), format!("it would become {height}×{width}"));
-            return Err(Error::does_not_fit(&view, self.shape(), &why));
-        }
         let whole = Rectangle { row: 0, column: 0, height: self.height, width: self.width };
+        let (part, height, width) = if height.max(width) as usize <= 4 * LONGEST {
+            (whole, height, width)
+        } else if self.width <= self.height {
+            let kept = self.height.min(4 * self.width);
+            let part = Rectangle { row: (self.height - kept) / 2, height: kept, ..whole };
+            (part, long(kept, self.width), shorter)
+        } else {
+            let kept = self.width.min(4 * self.height);
+            let part = Rectangle { column: (self.width - kept) / 2, width: kept, ..whole };
+            (part, shorter, long(kept, self.height))
+        };
         let middle = |side: u32| (f64::from(side - size) / 2.0).round_ties_even() as u32;
-        Ok((self.resized(whole, height, width, resizer)?, middle(height), middle(width)))
+        Ok((self.resized(part, height, width, resizer)?, middle(height), middle(width)))
     }
 
     /// The same bytes plane by plane: all reds, all greens, all blues.
@@ -377,6 +384,21 @@ pub(crate) mod tests {
                 |sum, _| if sum & 1 == 1 { sum >> 1 ^ 0xedb8_8320 } else { sum >> 1 },
             )
         })
+    }
+
+    /// Of a picture of one column, evaluation sees the middle: here row 1500 of 3000 and those beside it.
+    #[test]
+    fn a_long_thin_picture_is_shown() {
+        let level = |at: u32| if (1490..1510).contains(&at) { 200 } else { 10 };
+        let pixels: Vec<u8> = (0..3000).flat_map(|at| [level(at); 3]).collect();
+        for (height, width) in [(3000, 1), (1, 3000)] {
+            let thin = Picture { height, width, pixels: pixels.clone() };
+            let (short, row, column) = thin.shortened(32, &mut Resizer::new()).unwrap();
+            assert_eq!(short.height.min(short.width), 37);
+            assert_eq!(short.height.max(short.width), 4 * 37);
+            let middle = (row + 16) * short.width + column + 16;
+            assert_eq!(short.pixels[3 * middle as usize], 200);
+        }
     }
 
     #[test]

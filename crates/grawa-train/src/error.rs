@@ -226,7 +226,7 @@ impl Error {
             // A replica's own failure is what its cause is; the rest of these is a wrong request.
             Error::Core(error) => error.replica_cause().is_none_or(is_usage_cause),
             Error::Comm(grawa_comm::Error::Core(error)) => error.replica_cause().is_some_and(is_usage_cause),
-            Error::Data(grawa_data::Error::UnknownDataset { .. } | grawa_data::Error::TooFew { .. }) => true,
+            Error::Data(error) => error.is_usage(),
             error => matches!(
                 error,
                 Error::Recipe(_)

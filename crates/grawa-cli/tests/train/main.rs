@@ -603,6 +603,12 @@ fn the_best_model_is_kept_and_used() {
     let classes = found[0]["classes"].as_array().unwrap();
     let sum: f64 = classes.iter().map(|class| class["probability"].as_f64().unwrap()).sum();
     assert!(classes.len() == 10 && (sum - 1.0).abs() < 1e-9, "{found}");
+    // A broken picture among good ones: those are classified.
+    fs::write(place.path().join("broken.png"), b"text").unwrap();
+    let some = grawa(&["predict", "worse", picture, "broken.png", picture, "--json"]);
+    assert_eq!(some.status.code(), Some(1));
+    assert!(text(&some.stderr).contains("broken.png"), "{}", text(&some.stderr));
+    assert_eq!(text(&some.stdout).matches("\"image\"").count(), 2, "{}", text(&some.stdout));
     let none = grawa(&["predict", "worse", "nowhere.png"]);
     assert!(
         none.status.code() == Some(2) && text(&none.stderr).contains("nowhere.png"),

@@ -86,3 +86,16 @@ fn a_folder_of_pictures_needs_one_command() {
     done(&["--resume", "again", "--checkpoint", &kept[0]]);
     same(&place.path().join("run"), &place.path().join("again"));
 }
+
+/// What is left out of a folder is said once, and the run goes on.
+#[test]
+fn pictures_that_are_left_out_are_counted() {
+    let place = TempDir::new().unwrap();
+    draw_stripes(&place.path().join("mine"));
+    fs::write(place.path().join("mine/down/x.webp"), b"").unwrap();
+    let output =
+        train(place.path(), &["--data", "folder", "--dir", "mine", "--budget", "40step", "--out", "run"]);
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{error}");
+    assert_eq!(error.matches("x.webp").count(), 1, "{error}");
+}

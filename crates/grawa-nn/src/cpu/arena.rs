@@ -85,6 +85,14 @@ impl Buffer {
         }
     }
 
+    /// Bytes for each image of a batch.
+    fn bytes_per_image(place: &Place) -> usize {
+        match place {
+            Place::Planes(blocked) => size_of::<F32x16>() * blocked.image(),
+            Place::Vectors(len) => size_of::<f32>() * len,
+        }
+    }
+
     fn bytes(&self) -> usize {
         size_of_val(self.planes()) + size_of_val(self.vectors())
     }
@@ -134,9 +142,25 @@ impl Arena {
             .num_threads(threads)
             .build()
             .map_err(|error| Error::Threads { why: error.to_string() })?;
-        let convolutions = program.convolutions.values().map(|conv| (&conv.geometry, &conv.algorithm));
-        let workspace = ConvWorkspace::new(convolutions, program.batch, threads);
+        let workspace = ConvWorkspace::new(program.conv_choices(), program.batch, threads);
         Ok(Arena::on(program, Arc::new(pool), workspace))
+    }
+
+    /// [`Arena::bytes`] of an arena that is not allocated.
+    pub fn bytes_for(program: &Program, threads: usize) -> usize {
+        let results = program.steps.iter().map(|step| &program.places[step.output]);
+        let buffers = results.chain(&program.places[..1]).chain(&program.buffers);
+        let per_image: usize = buffers.map(Buffer::bytes_per_image).sum();
+        let flat = program.steps.iter().map(|step| {
+            let len = program.graph.nodes()[step.inputs[0]].shape.len();
+            match step.op {
+                Op::Linear { .. } | Op::Dropout { .. } => 2 * len,
+                Op::Relu if matches!(program.places[step.output], Place::Vectors(_)) => len,
+                _ => 0,
+            }
+        });
+        program.batch * (per_image + size_of::<f32>() * flat.sum::<usize>())
+            + ConvWorkspace::bytes_for(program.conv_choices(), program.batch, threads.max(1))
     }
 
     /// Memory for passes of a program on an existing thread pool and convolution workspace.
@@ -235,5 +259,23 @@ impl Arena {
         let buffers = self.values.iter().chain(&self.gradients).flatten().map(Buffer::bytes).sum::<usize>();
         let plain = |scratch: &Scratch| size_of::<f32>() * (scratch.flat.len() + scratch.flow.len());
         buffers + self.workspace.bytes() + self.scratch.iter().map(plain).sum::<usize>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::zoo::ZOO;
+
+    #[test]
+    fn bytes_are_known_without_allocating() {
+        for name in ["digits", "resnet20", "vgg16"] {
+            let entry = ZOO.iter().find(|entry| entry.name == name).unwrap();
+            let program = Program::compile(&entry.build(entry.input, entry.classes).unwrap(), 3).unwrap();
+            for threads in [1, 2] {
+                let arena = Arena::new(&program, threads).unwrap();
+                assert_eq!(Arena::bytes_for(&program, threads), arena.bytes(), "{name}, {threads} threads");
+            }
+        }
     }
 }

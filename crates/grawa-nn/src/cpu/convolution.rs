@@ -95,11 +95,11 @@ pub(crate) struct ConvWorkspace {
 
 impl ConvWorkspace {
     /// Large enough for each of these convolutions.
-    pub(crate) fn new<'a>(
+    /// Vectors of each field for these convolutions; the last are those of one thread.
+    fn lengths<'a>(
         convolutions: impl Iterator<Item = (&'a ConvGeometry, &'a ConvAlgorithm)>,
         batch: usize,
-        threads: usize,
-    ) -> Self {
+    ) -> [usize; 4] {
         let (mut weights, mut sums, mut transformed, mut buffer) = (0, 0, 0, 0);
         for (geometry, algorithm) in convolutions {
             let size = algorithm.sums(geometry);
@@ -122,6 +122,25 @@ impl ConvWorkspace {
                 buffer = buffer.max(tiling.gradient_buffer_len());
             }
         }
+        [weights, sums, transformed, buffer]
+    }
+
+    /// The bytes that [`ConvWorkspace::new`] would allocate.
+    pub(crate) fn bytes_for<'a>(
+        convolutions: impl Iterator<Item = (&'a ConvGeometry, &'a ConvAlgorithm)>,
+        batch: usize,
+        threads: usize,
+    ) -> usize {
+        let [weights, sums, transformed, buffer] = ConvWorkspace::lengths(convolutions, batch);
+        size_of::<F32x16>() * (weights + sums + transformed + threads * buffer)
+    }
+
+    pub(crate) fn new<'a>(
+        convolutions: impl Iterator<Item = (&'a ConvGeometry, &'a ConvAlgorithm)>,
+        batch: usize,
+        threads: usize,
+    ) -> Self {
+        let [weights, sums, transformed, buffer] = ConvWorkspace::lengths(convolutions, batch);
         ConvWorkspace {
             weights: zeros(weights),
             sums: zeros(sums),

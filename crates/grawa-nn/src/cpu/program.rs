@@ -73,6 +73,11 @@ impl Program {
         self.batch
     }
 
+    /// The geometry and algorithm of every convolution.
+    pub(super) fn conv_choices(&self) -> impl Iterator<Item = (&ConvGeometry, &ConvAlgorithm)> {
+        self.convolutions.values().map(|conv| (&conv.geometry, &conv.algorithm))
+    }
+
     /// The steps at these positions, if they are a batch norm and a convolution.
     pub(super) fn norm_and_conv(&self, norm: usize, conv: usize) -> Option<(&Step, &Step)> {
         let norm = self.steps.get(norm).filter(|step| matches!(step.op, Op::BatchNorm { .. }));

@@ -1,15 +1,23 @@
 //! Which choices of a recipe go together.
 
 use super::{Device, OptimizerKind, Pace, Recipe};
-use grawa_core::{AdamW, Centre, Share};
+use grawa_core::{AdamW, Amount, Centre, Share};
 use grawa_data::{Crop, DatasetKind};
 use grawa_nn::zoo;
+use std::time::Duration;
 
 /// More workers than this are a slip of the finger.
 const MOST_WORKERS: u32 = 4096;
 
+/// Wider networks do not fit any memory, and their sizes would overflow.
+const MOST_WIDTH: u32 = 1 << 16;
+
 /// PyTorch's learning rate of AdamW: at that of SGD it diverges.
 const ADAMW_RATE: f64 = 1e-3;
+
+fn is_nothing(amount: Amount) -> bool {
+    matches!(amount, Amount::Steps(0) | Amount::Epochs(0.0) | Amount::Time(Duration::ZERO))
+}
 
 impl Recipe {
     /// Defaults that follow from what was set: one worker where workers do not communicate, no look-ahead without
@@ -51,6 +59,21 @@ impl Recipe {
                 "train.workers",
                 format!("{} workers are more than {MOST_WORKERS}, the most there can be", train.workers),
             );
+        }
+        if is_nothing(train.budget) {
+            let why = format!("a budget of {} trains nothing; give more, such as 500step", train.budget);
+            return wrong("train.budget", why);
+        }
+        if train.rate.base() > f64::from(f32::MAX) {
+            let why = format!("train.rate is {}, more than a parameter can hold; try 0.1", train.rate.base());
+            return wrong("train.rate", why);
+        }
+        if let Some(over) = train.rate.cosine().filter(|&over| is_nothing(over)) {
+            let why = format!(
+                "a cosine over {over} is 0 from the first step on; let it end with the budget: cosine over {}",
+                train.budget
+            );
+            return wrong("train.rate", why);
         }
         if method.share == Share::Nothing && train.workers != 1 {
             let why = format!(
@@ -145,6 +168,11 @@ impl Recipe {
         }
         if self.model.width.is_some() && !self.model.has_widths() {
             let why = format!("{} has one width only; leave model.width out", self.model.name);
+            return wrong("model.width", why);
+        }
+        if let Some(width) = self.model.width.filter(|&width| width > MOST_WIDTH) {
+            let why =
+                format!("model.width is {width}, and widths go from 1 to {MOST_WIDTH}; make it smaller");
             return wrong("model.width", why);
         }
         Ok(())

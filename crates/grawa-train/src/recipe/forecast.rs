@@ -30,7 +30,17 @@ pub struct Facts {
 impl Facts {
     /// What is known of a published data set without reading it; `None` for folders.
     pub fn published(recipe: &Recipe) -> Option<Self> {
-        let (examples, tests, classes, shape) = match recipe.data.kind {
+        Facts::of_kind(recipe.data.kind).map(|facts| facts.for_recipe(recipe))
+    }
+
+    /// Checks that the recipe's augmentation fits the images of a published data set, without reading it.
+    pub fn check_images(recipe: &Recipe) -> Result<(), grawa_data::Error> {
+        Facts::of_kind(recipe.data.kind)
+            .map_or(Ok(()), |facts| recipe.data.augment.check_for(facts.shape, false))
+    }
+
+    fn of_kind(kind: DatasetKind) -> Option<Self> {
+        let (examples, tests, classes, shape) = match kind {
             DatasetKind::Digits => (1_438, 359, 10, Shape::new(1, 8, 8)),
             DatasetKind::Cifar10 => (50_000, 10_000, 10, Shape::new(3, 32, 32)),
             DatasetKind::Cifar100 => (50_000, 10_000, 100, Shape::new(3, 32, 32)),
@@ -38,7 +48,7 @@ impl Facts {
             DatasetKind::Folder => return None,
         };
         let data_bytes = (examples + tests) * shape.len() as u64;
-        Some(Facts { examples, classes, shape, data_bytes }.for_recipe(recipe))
+        Some(Facts { examples, classes, shape, data_bytes })
     }
 
     /// What a recipe makes of a data set that was read.
@@ -124,7 +134,7 @@ impl Forecast {
         let workers = u64::from(train.workers);
         let cores = recipe.machine.threads.map_or(cores, |threads| threads as usize).max(1);
         let arenas = cores.min(train.workers as usize);
-        let arena = Arena::new(&Program::compile(&graph, train.batch as usize)?, 1)?.bytes() as u64;
+        let arena = Arena::bytes_for(&Program::compile(&graph, train.batch as usize)?, 1) as u64;
         let images = u64::from(train.batch) * facts.shape.len() as u64;
 
         let epoch = |steps: u64| steps as f64 * recipe.epochs_a_step(facts.examples);

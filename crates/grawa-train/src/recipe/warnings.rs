@@ -20,7 +20,10 @@ impl Recipe {
         let steps = self.steps_of(self.train.budget, examples);
         let mut found = Vec::new();
         found.extend(self.few_rounds(steps, rounds));
-        found.extend(self.rate_outlasts(steps, examples));
+        match self.train.rate.base() {
+            0.0 => found.push("the learning rate is 0: nothing is learnt. Use --rate 0.1".into()),
+            _ => found.extend(self.rate_outlasts(steps, examples)),
+        }
         found.extend(examples.and_then(|examples| self.too_few_examples(examples)));
         found.extend(examples.and_then(|examples| self.few_images(examples)));
         found
@@ -202,6 +205,12 @@ mod tests {
                 1438,
                 "the learning rate rises for 50epoch, and the run ends at 40epoch. Use --rate \"0.1, warmup 4epoch\"",
                 "train.rate=0.1, warmup 4epoch",
+            ),
+            (
+                &["train.rate=0, cosine over 20epoch"],
+                1438,
+                "the learning rate is 0: nothing is learnt. Use --rate 0.1",
+                "train.rate=0.1",
             ),
             (
                 &["train.batch=32", "method.period=1"],
