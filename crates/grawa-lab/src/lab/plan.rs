@@ -304,7 +304,7 @@ fn best(cells: &[Cell], found: &Found) -> Option<usize> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::lab::{Finding, Measured, Outcome, Score, experiment};
     use std::path::Path;
@@ -313,8 +313,17 @@ mod tests {
         Plan::new(experiment(name).unwrap(), request).unwrap()
     }
 
-    /// What is found when each point of a search errs by `error(point)` and every final by a tenth.
-    fn find(cells: &[Cell], error: impl Fn(&Cell) -> Option<f64>) -> Found {
+    /// The plan of an experiment with a study of this text, and the folder of its recipe.
+    pub(in crate::lab) fn study(name: &str, text: &str) -> (tempfile::TempDir, Plan) {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("own.toml");
+        std::fs::write(&path, text).unwrap();
+        let plan = plan(name, &Request { recipes: vec![path], ..Request::default() });
+        (place, plan)
+    }
+
+    /// What is found when each cell errs by `error(cell)`; none where it was lost.
+    pub(in crate::lab) fn find(cells: &[Cell], error: impl Fn(&Cell) -> Option<f64>) -> Found {
         let finding = |cell: &Cell| {
             let outcome = match error(cell) {
                 Some(error) => {
@@ -366,12 +375,9 @@ mod tests {
 
     #[test]
     fn the_seed_of_a_search_is_none_of_the_studys() {
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("own.toml");
         let text =
             "[study]\nmethods = ['mean']\nseeds = [7, 8]\n[study.grid.mean]\nmethod.pull = [0.3, 0.5]\n";
-        std::fs::write(&path, text).unwrap();
-        let plan = plan("table1", &Request { recipes: vec![path], ..Request::default() });
+        let (_place, plan) = study("table1", text);
         let cells = plan.cells(&Found::new()).unwrap();
         assert_eq!((cells.len(), plan.unnamed(&cells)), (2, 2));
         assert!(cells.iter().all(|cell| cell.seed() == 9 && cell.name.starts_with("own-mean-search-9-")));

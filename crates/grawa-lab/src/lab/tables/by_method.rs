@@ -41,11 +41,7 @@ pub(super) fn compare(
         if let Some(lowest) = lowest(&columns) {
             bold.push((table.rows.len(), 4 + lowest));
         }
-        let cells = columns.iter().map(|column| {
-            let of =
-                if column.len() < most { format!(" ({} of {most})", column.len()) } else { String::new() };
-            shown(&numbers(column), comparison.places) + &of
-        });
+        let cells = columns.iter().map(|column| counted(column, most, comparison.places));
         table.push(results.setup(study).into_iter().chain([most.to_string()]).chain(cells));
         let published: Vec<_> =
             methods.iter().map(|it| results.plan.published(comparison.paper, study, it.name)).collect();
@@ -98,6 +94,12 @@ pub(super) fn numbers(column: &[(u64, f64)]) -> Vec<f64> {
 /// Mean ± deviation, with a dash for no numbers.
 pub(super) fn shown(values: &[f64], places: usize) -> String {
     if values.is_empty() { "–".into() } else { summary(values, places).replace('-', "−") }
+}
+
+/// The same, with the number of runs where there are fewer than `most`.
+pub(super) fn counted(column: &[(u64, f64)], most: usize, places: usize) -> String {
+    let of = if column.len() < most { format!(" ({} of {most})", column.len()) } else { String::new() };
+    shown(&numbers(column), places) + &of
 }
 
 /// The column that is lowest beyond doubt, over the seeds that all columns have.
