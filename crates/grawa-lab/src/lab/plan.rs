@@ -47,18 +47,20 @@ pub struct Request {
     pub recipes: Vec<std::path::PathBuf>,
 }
 
-/// A study with its name.
+/// A study with its name. A row of the tables: where settings are searched for, each value of `study.every` makes one.
 #[derive(Clone, Debug)]
 struct Named {
     name: String,
     study: Study,
+    /// What `study.every` sets here, where it has several values.
+    row: Vec<String>,
     /// The size of its class folders, if it has some, and where that is known from.
     folders: Option<(Option<Facts>, String)>,
 }
 
 impl Named {
     /// Counts class folders once. Where they are missing, the ImageNet study has ImageNet's published size.
-    fn new(name: String, study: Study) -> Result<Self, Error> {
+    fn new(name: String, row: Vec<String>, study: Study) -> Result<Self, Error> {
         let methods = study.methods.first();
         let points = methods.map_or(Ok(Vec::new()), |method| study.points(method, SEARCH_SEED))?;
         let recipe = points.first().map(|point| &point.recipe);
@@ -81,7 +83,7 @@ impl Named {
             }
             (Err(why), None) => (None, format!("{name}: cost unknown, the data is not here ({why}).")),
         });
-        Ok(Named { name, study, folders })
+        Ok(Named { name, study, row, folders })
     }
 
     /// The known facts about the data of a recipe.
@@ -163,14 +165,21 @@ impl Plan {
     }
 
     fn with(mut self, studies: Vec<(String, Study)>) -> Result<Self, Error> {
-        self.studies =
-            studies.into_iter().map(|(name, study)| Named::new(name, study)).collect::<Result<_, _>>()?;
+        for (name, study) in studies {
+            // A search must not choose among values that all methods have alike.
+            let rows = if self.experiment.search { study.each() } else { vec![(Vec::new(), study)] };
+            let several = rows.len() > 1;
+            for (number, (row, study)) in (1..).zip(rows) {
+                let name = if several { format!("{name}-{number}") } else { name.clone() };
+                self.studies.push(Named::new(name, row, study)?);
+            }
+        }
         // Report a wrong setting before anything runs.
         self.cells(&Found::new())?;
         Ok(self)
     }
 
-    /// The number of studies: each is one or more rows of a table.
+    /// The number of studies; where settings are searched for, each is a row of the tables.
     pub fn studies(&self) -> usize {
         self.studies.len()
     }
@@ -179,6 +188,11 @@ impl Plan {
     pub(super) fn published(&self, table: &[Row], study: usize, method: Name) -> Option<Published> {
         let is_paper = self.scale == Scale::Paper;
         is_paper.then(|| published::published(table, &self.studies[study].name, method)).flatten()
+    }
+
+    /// What `study.every` sets for all methods of a study, where settings are searched for.
+    pub fn row(&self, study: usize) -> &[String] {
+        &self.studies[study].row
     }
 
     /// The methods of a study.
@@ -201,9 +215,12 @@ impl Plan {
             text += &format!("select = {:?}\n", self.select.as_str());
         }
         text += &format!("settings = {:?}\n", self.settings);
-        for Named { name, study: Study { methods, seeds, .. }, .. } in &self.studies {
+        for Named { name, study: Study { methods, seeds, .. }, row, .. } in &self.studies {
             let methods: Vec<String> = methods.iter().map(ToString::to_string).collect();
             text += &format!("\n[[study]]\nname = {name:?}\nmethods = {methods:?}\nseeds = {seeds:?}\n");
+            if !row.is_empty() {
+                text += &format!("every = {row:?}\n");
+            }
         }
         text
     }
@@ -306,7 +323,7 @@ fn best(cells: &[Cell], found: &Found) -> Option<usize> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::lab::{Finding, Measured, Outcome, Score, experiment};
+    use crate::lab::{CurvePoint, Finding, Measured, Outcome, Score, experiment};
     use std::path::Path;
 
     fn plan(name: &str, request: &Request) -> Plan {
@@ -328,7 +345,8 @@ pub(super) mod tests {
             let outcome = match error(cell) {
                 Some(error) => {
                     let test = Score { loss: Some(1.0), error };
-                    Outcome::Done(Measured { test, ..Measured::default() })
+                    let curve = vec![CurvePoint { score: test, ..CurvePoint::default() }];
+                    Outcome::Done(Measured { test, curve, ..Measured::default() })
                 }
                 None => Outcome::Lost { why: "it diverged".into() },
             };
@@ -381,6 +399,54 @@ pub(super) mod tests {
         let cells = plan.cells(&Found::new()).unwrap();
         assert_eq!((cells.len(), plan.unnamed(&cells)), (2, 2));
         assert!(cells.iter().all(|cell| cell.seed() == 9 && cell.name.starts_with("own-mean-search-9-")));
+    }
+
+    /// A value that all methods have alike is a row, not a point of a grid: methods of a row never differ in it.
+    #[test]
+    fn each_value_for_all_methods_is_a_row() {
+        let text = "[study]\nmethods = ['easgd', 'mean']\nseeds = [1, 2]\n[study.every]\ntrain.workers = [4, 8]\n\
+                    train.batch = [16, 32]\n[study.grid.easgd]\nmethod.pull = [0.1, 0.3]\n";
+        for experiment in ["table1", "communication", "curves"] {
+            let (_place, plan) = study(experiment, text);
+            let search = plan.cells(&Found::new()).unwrap();
+            // EASGD is searched for in each of four rows; Mean has one setting and runs at once.
+            assert_eq!((plan.studies(), search.len(), plan.unnamed(&search)), (4, 4 * (2 + 2), 4 * 2));
+            // EASGD is better with four workers, Mean with eight.
+            let error = |cell: &Cell| {
+                let is_four = cell.recipe.train.workers == 4;
+                Some(if is_four == (cell.recipe.method.name == Name::Easgd) { 0.1 } else { 0.2 })
+            };
+            let searched = find(&search, error);
+            let found = find(&plan.cells(&searched).unwrap(), error);
+            let results = crate::lab::Results::new(&plan, &found).unwrap();
+            for (row, (workers, batch)) in [(4, 16), (4, 32), (8, 16), (8, 32)].into_iter().enumerate() {
+                for method in [Name::Easgd, Name::Mean] {
+                    let finals = results.finals(row, &method.into());
+                    let own = |cell: &Cell| (cell.recipe.train.workers, cell.recipe.train.batch);
+                    assert_eq!(finals.len(), 2);
+                    assert!(finals.iter().all(|(cell, _)| own(cell) == (workers, batch)));
+                }
+                let network = format!("digits, train.batch={batch}");
+                assert_eq!(results.setup(row), ["digits".into(), network, workers.to_string()]);
+                assert_eq!(results.search(row, &Name::Easgd.into()).unwrap().1, 2);
+            }
+            let output = (plan.experiment.conclude)(&results).unwrap();
+            for table in output.tables.iter().filter(|table| !table.name.ends_with("-differences")) {
+                // The rows of a method can be told apart.
+                let is_name = |&at: &usize| {
+                    ["data", "network", "workers", "method"].contains(&&*table.table.header[at])
+                };
+                let names: Vec<Vec<&String>> = table
+                    .table
+                    .rows
+                    .iter()
+                    .map(|row| (0..row.len()).filter(is_name).map(|at| &row[at]).collect())
+                    .collect();
+                let different: std::collections::BTreeSet<_> = names.iter().collect();
+                assert!(names.len() >= 4 && different.len() == names.len(), "{experiment}: {names:?}");
+            }
+            assert!(plan.manifest().contains("every = [\"train.workers=4\", \"train.batch=16\"]"));
+        }
     }
 
     #[test]

@@ -164,9 +164,10 @@ pub(super) fn difference(a: &[f64], b: &[f64], places: usize) -> String {
 
 /// The setting of each method, and its error in the search.
 pub(super) fn settings(results: &Results<'_>) -> Option<TableOutput> {
-    let mut table = Table::new(["data", "network", "method", "setting", "chosen of", "held-out error %"]);
+    let head = ["data", "network", "workers", "method", "setting", "chosen of", "held-out error %"];
+    let mut table = Table::new(head);
     for study in 0..results.plan.studies() {
-        let [data, network, _] = results.setup(study);
+        let setup = results.setup(study);
         for method in methods(results) {
             let Some(cell) = results.finals(study, &method).first().map(|it| it.0.clone()) else { continue };
             let setting =
@@ -174,7 +175,7 @@ pub(super) fn settings(results: &Results<'_>) -> Option<TableOutput> {
             let search = results.search(study, &method);
             let (error, count) =
                 search.map(|(error, count)| (format!("{error:.2}"), count.to_string())).unwrap_or_default();
-            table.push([data.clone(), network.clone(), method.title(), setting, count, error]);
+            table.push(setup.iter().cloned().chain([method.title(), setting, count, error]));
         }
     }
     (!table.rows.is_empty()).then(|| TableOutput {
