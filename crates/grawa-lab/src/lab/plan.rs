@@ -449,6 +449,25 @@ pub(super) mod tests {
         }
     }
 
+    /// Without a single run that counts there are tables with dashes, and no number.
+    #[test]
+    fn tables_without_a_number_have_dashes() {
+        let text =
+            "[study]\nmethods = ['lgrawa', 'mean']\nseeds = [1, 2]\n[study.every]\ntrain.workers = [4, 8]\n";
+        let own = Study::parse("own", text).unwrap().unwrap().set("train.workers=4").unwrap();
+        let (_place, table1) = study("table1", text);
+        let (_other, workers) = study("scalability", text);
+        for plan in [table1, workers, Plan::compare("own", own).unwrap()] {
+            let found = find(&plan.cells(&Found::new()).unwrap(), |_| None);
+            let results = crate::lab::Results::new(&plan, &found).unwrap();
+            let output = (plan.experiment.conclude)(&results).unwrap();
+            let table = &output.tables[0];
+            assert!(table.table.rows.iter().all(|row| row.contains(&"–".into())), "{:?}", table.table);
+            assert!(table.caption.contains("runs diverged and are left out of means"), "{}", table.caption);
+            assert!(!table.table.text().contains("NaN"), "{:?}", table.table);
+        }
+    }
+
     #[test]
     fn the_papers_way_runs_the_whole_grid_on_the_test_set() {
         let plan = plan("gap", &Request { select: Some(Select::Test), ..Request::default() });
