@@ -70,17 +70,25 @@ pub(crate) fn run(arguments: &Arguments, stop: &Arc<AtomicBool>) -> Result<bool,
             print(&format!("stopped; continue with: grawa train --resume {}", all.display()));
             return Ok(false);
         }
-        let error = last_error(&place)?;
-        errors.extend(error);
-        let shown = error.map_or("none".into(), |error| format!("{error:.2}"));
+        let shown = match last_error(&place)? {
+            Last::Error(error) => {
+                errors.push(error);
+                format!("{error:.2}")
+            }
+            Last::Diverged => "diverged".into(),
+            Last::None => "none".into(),
+        };
         table.push([seed.to_string(), shown, place.display().to_string()]);
     }
     print(&format!("\n{}", table.text().trim_end()));
-    print(&format!(
-        "test error {} % (mean ± standard deviation of {} seeds)",
-        summary(&errors, 2),
-        errors.len()
-    ));
+    print(&match errors.is_empty() {
+        true => "no mean: no run has a test error that counts".into(),
+        false => format!(
+            "test error {} % (mean ± standard deviation of {} seeds)",
+            summary(&errors, 2),
+            errors.len()
+        ),
+    });
     print(&format!("compare their curves with: grawa report {}/seed-* --out report.html", all.display()));
     Ok(is_good)
 }
@@ -131,12 +139,27 @@ fn one(
     }
 }
 
-/// The last test error of a run, in percent.
-fn last_error(place: &Path) -> Result<Option<f64>, Failure> {
+/// The last test error of a run.
+enum Last {
+    /// In percent.
+    Error(f64),
+    /// The run diverged: what its model guesses is left out of means.
+    Diverged,
+    /// It was not evaluated.
+    None,
+}
+
+fn last_error(place: &Path) -> Result<Last, Failure> {
     let events = observe::read(place)?;
-    let last = events.iter().rev().find_map(|(event, _)| match event {
-        Event::Evaluated(evaluated) => Some(evaluated.error()),
-        _ => None,
-    });
-    Ok(last.flatten().map(|error| 100.0 * error))
+    let mut last = Last::None;
+    for (event, _) in &events {
+        match event {
+            Event::Evaluated(evaluated) => {
+                last = evaluated.error().map_or(Last::None, |error| Last::Error(100.0 * error));
+            }
+            Event::Finished(end) if end.diverged => last = Last::Diverged,
+            _ => {}
+        }
+    }
+    Ok(last)
 }

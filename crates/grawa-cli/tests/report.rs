@@ -223,6 +223,19 @@ fn fifty_runs_open_quickly_and_fit_a_phone() {
     );
 }
 
+/// Patterns may overlap: a run is one, however often and by whichever path it is named.
+#[test]
+fn a_run_that_is_named_again_counts_once() {
+    let place = TempDir::new().unwrap();
+    train(place.path(), "one", "mean", "1", &[]);
+    train(place.path(), "two", "mean", "2", &[]);
+    let output = grawa(place.path(), &["report", "two", "one", "./one", "one/", "two", "--out", "page.html"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("holds 2 runs"), "{}", text(&output.stdout));
+    let html = fs::read_to_string(place.path().join("page.html")).unwrap();
+    assert!(html.contains("<td>one</td>") && html.contains("<td>two</td>") && html.contains("2 runs:"));
+}
+
 #[test]
 fn what_cannot_be_reported_is_refused_and_nothing_is_overwritten() {
     let place = TempDir::new().unwrap();

@@ -466,6 +466,12 @@ fn a_run_whose_workers_all_diverged_fails_and_says_so() {
         assert_eq!(output.status.code(), Some(1), "{method}: {}", text(&output.stdout));
         assert!(text(&output.stdout).contains("has diverged"), "{method}: {}", text(&output.stdout));
     }
+    // There is no mean of such runs.
+    let arguments =
+        ["--data", "digits", "--set", "train.rate=1000", "--seeds", "2", "--quiet", "--out", "two"];
+    let printed = text(&train(place.path(), &arguments).stdout);
+    assert!(printed.contains("no mean") && !printed.contains("standard deviation"), "{printed}");
+    assert_eq!(printed.matches("  diverged  ").count(), 2, "{printed}");
     let output = train(place.path(), &small("40step", "fine"));
     assert!(!text(&output.stdout).contains("diverged"), "{}", text(&output.stdout));
 }

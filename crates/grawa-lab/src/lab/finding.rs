@@ -30,7 +30,7 @@ pub struct Finding {
 pub enum Outcome {
     /// It was measured.
     Done(Measured),
-    /// Every worker was lost: it diverged.
+    /// It diverged: no worker was left, or none with finite parameters.
     Lost {
         /// Why.
         why: String,
@@ -141,8 +141,8 @@ impl Score {
     }
 }
 
-impl Measured {
-    /// The measurements in a run's events; `None` if the run did not end.
+impl Outcome {
+    /// The outcome in a run's events; `None` if the run did not end.
     pub(super) fn of<'a>(events: impl IntoIterator<Item = &'a Event>) -> Option<Self> {
         let mut measured = Measured::default();
         let mut ended = None;
@@ -158,11 +158,15 @@ impl Measured {
             }
         }
         let end = ended?;
+        if end.diverged {
+            let why = format!("after {} steps no worker's parameters are finite", end.at.steps);
+            return Some(Outcome::Lost { why });
+        }
         measured.test = measured.curve.last()?.score;
         (measured.steps, measured.rounds, measured.bytes) = (end.at.steps, end.at.rounds, end.bytes);
         measured.seconds = end.at.elapsed;
         measured.times = mean_times(end.workers.iter().map(|share| share.times));
-        Some(measured)
+        Some(Outcome::Done(measured))
     }
 }
 

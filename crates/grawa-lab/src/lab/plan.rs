@@ -47,18 +47,20 @@ pub struct Request {
     pub recipes: Vec<std::path::PathBuf>,
 }
 
-/// A study with its name.
+/// A study with its name. A row of the tables: where settings are searched for, each value of `study.every` makes one.
 #[derive(Clone, Debug)]
 struct Named {
     name: String,
     study: Study,
+    /// What `study.every` sets here, where it has several values.
+    row: Vec<String>,
     /// The size of its class folders, if it has some, and where that is known from.
     folders: Option<(Option<Facts>, String)>,
 }
 
 impl Named {
     /// Counts class folders once. Where they are missing, the ImageNet study has ImageNet's published size.
-    fn new(name: String, study: Study) -> Result<Self, Error> {
+    fn new(name: String, row: Vec<String>, study: Study) -> Result<Self, Error> {
         let methods = study.methods.first();
         let points = methods.map_or(Ok(Vec::new()), |method| study.points(method, SEARCH_SEED))?;
         let recipe = points.first().map(|point| &point.recipe);
@@ -81,7 +83,7 @@ impl Named {
             }
             (Err(why), None) => (None, format!("{name}: cost unknown, the data is not here ({why}).")),
         });
-        Ok(Named { name, study, folders })
+        Ok(Named { name, study, row, folders })
     }
 
     /// The known facts about the data of a recipe.
@@ -163,14 +165,21 @@ impl Plan {
     }
 
     fn with(mut self, studies: Vec<(String, Study)>) -> Result<Self, Error> {
-        self.studies =
-            studies.into_iter().map(|(name, study)| Named::new(name, study)).collect::<Result<_, _>>()?;
+        for (name, study) in studies {
+            // A search must not choose among values that all methods have alike.
+            let rows = if self.experiment.search { study.each() } else { vec![(Vec::new(), study)] };
+            let several = rows.len() > 1;
+            for (number, (row, study)) in (1..).zip(rows) {
+                let name = if several { format!("{name}-{number}") } else { name.clone() };
+                self.studies.push(Named::new(name, row, study)?);
+            }
+        }
         // Report a wrong setting before anything runs.
         self.cells(&Found::new())?;
         Ok(self)
     }
 
-    /// The number of studies: each is one or more rows of a table.
+    /// The number of studies; where settings are searched for, each is a row of the tables.
     pub fn studies(&self) -> usize {
         self.studies.len()
     }
@@ -179,6 +188,11 @@ impl Plan {
     pub(super) fn published(&self, table: &[Row], study: usize, method: Name) -> Option<Published> {
         let is_paper = self.scale == Scale::Paper;
         is_paper.then(|| published::published(table, &self.studies[study].name, method)).flatten()
+    }
+
+    /// What `study.every` sets for all methods of a study, where settings are searched for.
+    pub fn row(&self, study: usize) -> &[String] {
+        &self.studies[study].row
     }
 
     /// The methods of a study.
@@ -201,9 +215,12 @@ impl Plan {
             text += &format!("select = {:?}\n", self.select.as_str());
         }
         text += &format!("settings = {:?}\n", self.settings);
-        for Named { name, study: Study { methods, seeds, .. }, .. } in &self.studies {
+        for Named { name, study: Study { methods, seeds, .. }, row, .. } in &self.studies {
             let methods: Vec<String> = methods.iter().map(ToString::to_string).collect();
             text += &format!("\n[[study]]\nname = {name:?}\nmethods = {methods:?}\nseeds = {seeds:?}\n");
+            if !row.is_empty() {
+                text += &format!("every = {row:?}\n");
+            }
         }
         text
     }
@@ -304,22 +321,32 @@ fn best(cells: &[Cell], found: &Found) -> Option<usize> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
-    use crate::lab::{Finding, Measured, Outcome, Score, experiment};
+    use crate::lab::{CurvePoint, Finding, Measured, Outcome, Score, experiment};
     use std::path::Path;
 
     fn plan(name: &str, request: &Request) -> Plan {
         Plan::new(experiment(name).unwrap(), request).unwrap()
     }
 
-    /// What is found when each point of a search errs by `error(point)` and every final by a tenth.
-    fn find(cells: &[Cell], error: impl Fn(&Cell) -> Option<f64>) -> Found {
+    /// The plan of an experiment with a study of this text, and the folder of its recipe.
+    pub(in crate::lab) fn study(name: &str, text: &str) -> (tempfile::TempDir, Plan) {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("own.toml");
+        std::fs::write(&path, text).unwrap();
+        let plan = plan(name, &Request { recipes: vec![path], ..Request::default() });
+        (place, plan)
+    }
+
+    /// What is found when each cell errs by `error(cell)`; none where it was lost.
+    pub(in crate::lab) fn find(cells: &[Cell], error: impl Fn(&Cell) -> Option<f64>) -> Found {
         let finding = |cell: &Cell| {
             let outcome = match error(cell) {
                 Some(error) => {
                     let test = Score { loss: Some(1.0), error };
-                    Outcome::Done(Measured { test, ..Measured::default() })
+                    let curve = vec![CurvePoint { score: test, ..CurvePoint::default() }];
+                    Outcome::Done(Measured { test, curve, ..Measured::default() })
                 }
                 None => Outcome::Lost { why: "it diverged".into() },
             };
@@ -366,15 +393,79 @@ mod tests {
 
     #[test]
     fn the_seed_of_a_search_is_none_of_the_studys() {
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("own.toml");
         let text =
             "[study]\nmethods = ['mean']\nseeds = [7, 8]\n[study.grid.mean]\nmethod.pull = [0.3, 0.5]\n";
-        std::fs::write(&path, text).unwrap();
-        let plan = plan("table1", &Request { recipes: vec![path], ..Request::default() });
+        let (_place, plan) = study("table1", text);
         let cells = plan.cells(&Found::new()).unwrap();
         assert_eq!((cells.len(), plan.unnamed(&cells)), (2, 2));
         assert!(cells.iter().all(|cell| cell.seed() == 9 && cell.name.starts_with("own-mean-search-9-")));
+    }
+
+    /// A value that all methods have alike is a row, not a point of a grid: methods of a row never differ in it.
+    #[test]
+    fn each_value_for_all_methods_is_a_row() {
+        let text = "[study]\nmethods = ['easgd', 'mean']\nseeds = [1, 2]\n[study.every]\ntrain.workers = [4, 8]\n\
+                    train.batch = [16, 32]\n[study.grid.easgd]\nmethod.pull = [0.1, 0.3]\n";
+        for experiment in ["table1", "communication", "curves"] {
+            let (_place, plan) = study(experiment, text);
+            let search = plan.cells(&Found::new()).unwrap();
+            // EASGD is searched for in each of four rows; Mean has one setting and runs at once.
+            assert_eq!((plan.studies(), search.len(), plan.unnamed(&search)), (4, 4 * (2 + 2), 4 * 2));
+            // EASGD is better with four workers, Mean with eight.
+            let error = |cell: &Cell| {
+                let is_four = cell.recipe.train.workers == 4;
+                Some(if is_four == (cell.recipe.method.name == Name::Easgd) { 0.1 } else { 0.2 })
+            };
+            let searched = find(&search, error);
+            let found = find(&plan.cells(&searched).unwrap(), error);
+            let results = crate::lab::Results::new(&plan, &found).unwrap();
+            for (row, (workers, batch)) in [(4, 16), (4, 32), (8, 16), (8, 32)].into_iter().enumerate() {
+                for method in [Name::Easgd, Name::Mean] {
+                    let finals = results.finals(row, &method.into());
+                    let own = |cell: &Cell| (cell.recipe.train.workers, cell.recipe.train.batch);
+                    assert_eq!(finals.len(), 2);
+                    assert!(finals.iter().all(|(cell, _)| own(cell) == (workers, batch)));
+                }
+                let network = format!("digits, train.batch={batch}");
+                assert_eq!(results.setup(row), ["digits".into(), network, workers.to_string()]);
+                assert_eq!(results.search(row, &Name::Easgd.into()).unwrap().1, 2);
+            }
+            let output = (plan.experiment.conclude)(&results).unwrap();
+            for table in output.tables.iter().filter(|table| !table.name.ends_with("-differences")) {
+                // The rows of a method can be told apart.
+                let is_name = |&at: &usize| {
+                    ["data", "network", "workers", "method"].contains(&&*table.table.header[at])
+                };
+                let names: Vec<Vec<&String>> = table
+                    .table
+                    .rows
+                    .iter()
+                    .map(|row| (0..row.len()).filter(is_name).map(|at| &row[at]).collect())
+                    .collect();
+                let different: std::collections::BTreeSet<_> = names.iter().collect();
+                assert!(names.len() >= 4 && different.len() == names.len(), "{experiment}: {names:?}");
+            }
+            assert!(plan.manifest().contains("every = [\"train.workers=4\", \"train.batch=16\"]"));
+        }
+    }
+
+    /// Without a single run that counts there are tables with dashes, and no number.
+    #[test]
+    fn tables_without_a_number_have_dashes() {
+        let text =
+            "[study]\nmethods = ['lgrawa', 'mean']\nseeds = [1, 2]\n[study.every]\ntrain.workers = [4, 8]\n";
+        let own = Study::parse("own", text).unwrap().unwrap().set("train.workers=4").unwrap();
+        let (_place, table1) = study("table1", text);
+        let (_other, workers) = study("scalability", text);
+        for plan in [table1, workers, Plan::compare("own", own).unwrap()] {
+            let found = find(&plan.cells(&Found::new()).unwrap(), |_| None);
+            let results = crate::lab::Results::new(&plan, &found).unwrap();
+            let output = (plan.experiment.conclude)(&results).unwrap();
+            let table = &output.tables[0];
+            assert!(table.table.rows.iter().all(|row| row.contains(&"–".into())), "{:?}", table.table);
+            assert!(table.caption.contains("runs diverged and are left out of means"), "{}", table.caption);
+            assert!(!table.table.text().contains("NaN"), "{:?}", table.table);
+        }
     }
 
     #[test]

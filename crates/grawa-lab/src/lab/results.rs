@@ -61,11 +61,18 @@ impl<'a> Results<'a> {
         finals.filter_map(|(cell, finding)| Some((cell.seed(), figure(finding.measured()?)?))).collect()
     }
 
-    /// Data, network and workers of a study.
+    /// Data, network and workers of a study. What else `study.every` sets there follows the network.
     pub fn setup(&self, study: usize) -> [String; 3] {
         let mut all = self.all();
         let Some((cell, _)) = all.find(|(cell, _)| cell.study == study) else { return Default::default() };
-        [cell.recipe.data.kind.to_string(), cell.network(), cell.recipe.train.workers.to_string()]
+        let is_shown = |setting: &&String| {
+            ["data.kind=", "model.name=", "model.width=", "train.workers="]
+                .iter()
+                .any(|key| setting.starts_with(key))
+        };
+        let others = self.plan.row(study).iter().filter(|setting| !is_shown(setting)).cloned();
+        let network = [cell.network()].into_iter().chain(others).collect::<Vec<_>>().join(", ");
+        [cell.recipe.data.kind.to_string(), network, cell.recipe.train.workers.to_string()]
     }
 
     /// The same as a title.

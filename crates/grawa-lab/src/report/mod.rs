@@ -15,11 +15,16 @@ pub use weights::Weights;
 
 use crate::Error;
 use grawa_train::durable;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Reads the runs in these folders, which must share a metric.
+/// Reads the runs in these folders, which must share a metric. A folder that is named again counts once.
 pub fn read(folders: &[PathBuf]) -> Result<Vec<RunSummary>, Error> {
+    let mut seen = BTreeSet::new();
+    // A folder that is not there is reported below.
+    let real = |folder: &PathBuf| folder.canonicalize().unwrap_or_else(|_| folder.clone());
+    let folders: Vec<&PathBuf> = folders.iter().filter(|folder| seen.insert(real(folder))).collect();
     let budget = weights::budget(folders.len());
     let mut runs =
         folders.iter().map(|folder| RunSummary::read(folder, budget)).collect::<Result<Vec<_>, _>>()?;

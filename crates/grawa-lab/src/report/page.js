@@ -160,9 +160,9 @@
         return { ...line(run), dash: DASHES[(seen[run.label] - 1) % DASHES.length] };
       });
     }
-    // The mean of a method's runs, point by point, as far as all of them go.
+    // The mean of a method's runs, point by point, as far as all of them go; without those that diverged.
     const groups = new Map();
-    for (const run of shown) groups.set(run.label, [...(groups.get(run.label) || []), run]);
+    for (const run of shown.filter(run => !run.diverged)) groups.set(run.label, [...(groups.get(run.label) || []), run]);
     return [...groups.values()].map(runs => {
       const all = runs.map(line), length = Math.min(...all.map(one => one.x.length));
       const middle = key => Array.from({ length }, (_, at) => {

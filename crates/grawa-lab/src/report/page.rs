@@ -32,11 +32,15 @@ pub fn html(runs: &[RunSummary]) -> Result<String, Error> {
     let html = |table: &Table| page::table(table, &[]);
     let (different, common) = configuration(&runs);
     let unfinished = runs.iter().filter(|run| !run.finished).count();
+    let diverged = runs.iter().filter(|run| run.diverged).count();
     let data = serde_json::to_string(&data(&signs, &runs));
     let data = data.map_err(|error| Error::NothingShared(error.to_string()))?;
     let value = |name: &str| match name {
         "unfinished" if unfinished > 0 => {
             format!("<p>{unfinished} of {} runs are not finished.</p>\n", runs.len())
+        }
+        "diverged" if diverged > 0 => {
+            format!("<p>{diverged} of {} runs diverged and are left out of means.</p>\n", runs.len())
         }
         "methods" => html(&by_method(&labels, &runs)),
         "options" => metrics(&runs).iter().map(|it| format!("<option>{}</option>", escaped(it))).collect(),
@@ -138,12 +142,23 @@ fn by_method(labels: &[String], runs: &[&RunSummary]) -> Table {
     for label in labels.chunk_by(|a, b| a == b) {
         let own;
         (own, left) = left.split_at(label.len());
+        let good: Vec<&RunSummary> = own.iter().copied().filter(|run| !run.diverged).collect();
+        let count = if good.len() < own.len() {
+            format!("{}, {} diverged", own.len(), own.len() - good.len())
+        } else {
+            own.len().to_string()
+        };
+        if good.is_empty() {
+            let dashes = std::iter::repeat_n("–".into(), 5);
+            table.push([label[0].clone(), count].into_iter().chain(dashes));
+            continue;
+        }
         let all = |figure: &dyn Fn(&RunSummary) -> Option<f64>| {
-            own.iter().filter_map(|run| figure(run)).collect::<Vec<_>>()
+            good.iter().filter_map(|run| figure(run)).collect::<Vec<_>>()
         };
         table.push([
             label[0].clone(),
-            own.len().to_string(),
+            count,
             summary(&all(&|run| run.errors.map(|it| it.0)), 2),
             summary(&all(&|run| run.errors.map(|it| it.1)), 2),
             format!("{:.0}", mean(&all(&|run| Some(run.totals.1 as f64)))),
@@ -171,7 +186,12 @@ fn table_of_runs(runs: &[&RunSummary]) -> Table {
             rounds.to_string(),
             format!("{:.1}", bytes as f64 / 1e6),
             format!("{seconds:.1}"),
-            if run.finished { "yes" } else { "no" }.into(),
+            match (run.diverged, run.finished) {
+                (true, _) => "diverged",
+                (_, true) => "yes",
+                _ => "no",
+            }
+            .into(),
         ]);
     }
     table
@@ -230,6 +250,7 @@ fn data_of((label, colour, marker): &(String, String, String), run: &RunSummary)
         run.metrics.iter().map(|(name, points)| (name.clone(), curve(points))).collect();
     json!({
         "name": run.name,
+        "diverged": run.diverged,
         "label": label,
         "colour": colour,
         "marker": marker,
@@ -322,6 +343,24 @@ mod tests {
         assert_eq!(labels(&runs), ["Mean", seven, seven, three]);
         let table = by_method(&labels(&runs), &runs.iter().collect::<Vec<_>>());
         assert_eq!(table.rows.iter().map(|row| row[1].clone()).collect::<Vec<_>>(), ["1", "2", "1"]);
+    }
+
+    /// A run that diverged is marked and has no part in means.
+    #[test]
+    fn runs_that_diverged_are_counted_and_left_out() {
+        let mut runs = [run("mean", 1, 32), run("mean", 2, 32), run("mean", 3, 32), run("lgrawa", 1, 32)];
+        for (run, error) in runs.iter_mut().zip([2.0, 4.0, 90.0, 90.0]) {
+            (run.errors, run.finished, run.diverged) = (Some((error, error)), true, error > 50.0);
+        }
+        let table = by_method(&labels(&runs), &runs.iter().collect::<Vec<_>>());
+        assert_eq!(table.rows[0][1..3], ["3, 1 diverged", "3.00 ± 1.41"]);
+        assert_eq!(table.rows[1][1..3], ["1, 1 diverged", "–"]);
+        let html = html(&runs).unwrap();
+        assert!(html.contains("2 of 4 runs diverged and are left out of means"));
+        assert_eq!(
+            (html.matches("<td>diverged</td>").count(), html.matches("\"diverged\":true").count()),
+            (2, 2)
+        );
     }
 
     #[test]

@@ -33,6 +33,8 @@ pub struct RunSummary {
     pub totals: (u64, u64, u64, f64),
     /// Whether the budget is spent.
     pub finished: bool,
+    /// Whether no worker's parameters were finite at the end: it has no part in means.
+    pub diverged: bool,
 }
 
 impl RunSummary {
@@ -107,6 +109,7 @@ impl RunSummary {
             errors: found,
             totals: (last.steps, rounds, bytes, last.elapsed),
             finished: end.is_some_and(|end| end.reason == Reason::Spent),
+            diverged: end.is_some_and(|end| end.reason == Reason::Spent && end.diverged),
         }
     }
 

@@ -12,7 +12,7 @@
 //! method.period = [4, 8, 16]
 //! method.pull = [0.1, 0.3, 0.43]
 //!
-//! [study.every]               # the same for all methods
+//! [study.every]               # for all methods: a comparison for each value
 //! train.workers = [4, 8, 12]
 //! ```
 
@@ -203,6 +203,21 @@ impl Study {
         Ok(self)
     }
 
+    /// The study with one value for each key of `every`, once for each choice of them. With it the choice in words, such as
+    /// `train.workers=4`; keys with a single value are left out there.
+    pub fn each(&self) -> Vec<(Vec<String>, Study)> {
+        let mut all: Vec<(Vec<String>, Vec<Axis>)> = vec![Default::default()];
+        for (key, values, place) in &self.every {
+            let next = |(words, axes): &(Vec<String>, Vec<Axis>), value: &Value| {
+                let word = (values.len() > 1).then(|| in_words(key, value));
+                let axis = (key.clone(), vec![value.clone()], place.clone());
+                (words.iter().cloned().chain(word).collect(), axes.iter().cloned().chain([axis]).collect())
+            };
+            all = all.iter().flat_map(|one| values.iter().map(|value| next(one, value))).collect();
+        }
+        all.into_iter().map(|(words, every)| (words, Study { every, ..self.clone() })).collect()
+    }
+
     /// Every run for one method and one seed: each choice of a key with each choice of the others. A knob that the method sets itself
     /// has that value only.
     pub fn points(&self, method: &Variant, seed: u64) -> Result<Vec<Point>, RecipeError> {
@@ -219,8 +234,7 @@ impl Study {
             for (settings, said) in points {
                 for value in values {
                     let mut settings = settings.clone();
-                    settings
-                        .push(format!("{key}={}", value.as_str().map_or(value.to_string(), str::to_owned)));
+                    settings.push(in_words(key, value));
                     next.push((settings, said.clone().value(key, value.clone(), place)?));
                 }
             }
@@ -234,7 +248,12 @@ impl Study {
     }
 }
 
-fn list<T>(
+/// A setting as `key=value`.
+fn in_words(key: &str, value: &Value) -> String {
+    format!("{key}={}", value.as_str().map_or(value.to_string(), str::to_owned))
+}
+
+fn list<T: PartialEq>(
     value: &Value,
     place: &str,
     what: &str,
@@ -242,7 +261,14 @@ fn list<T>(
 ) -> Result<Vec<T>, RecipeError> {
     let wrong = |found: &Value| RecipeError::new(place, format!("found {found}, expected a list of {what}"));
     let items = value.as_array().filter(|items| !items.is_empty()).ok_or_else(|| wrong(value))?;
-    items.iter().map(|item| read(item).ok_or_else(|| wrong(item))).collect()
+    let found: Vec<T> =
+        items.iter().map(|item| read(item).ok_or_else(|| wrong(item))).collect::<Result<_, _>>()?;
+    // A run must not count twice.
+    let is_again = |&at: &usize| found[..at].contains(&found[at]);
+    match (0..found.len()).find(is_again) {
+        Some(at) => Err(RecipeError::new(place, format!("{} is listed twice", items[at]))),
+        None => Ok(found),
+    }
 }
 
 /// A key and the values it takes.
@@ -274,6 +300,20 @@ mod tests {
         assert_eq!(study.points(&Name::Lgrawa.into(), 1).unwrap().len(), 2);
         assert_eq!(study.points(&Name::DpSgd.into(), 1).unwrap()[3].recipe.train.batch, 64);
         assert_eq!(Study::parse("a.toml", "[train]\nworkers = 4\n").unwrap(), None);
+    }
+
+    /// Each choice of `every` is a study of its own, with the grids of all methods.
+    #[test]
+    fn each_value_for_all_methods_is_a_study() {
+        let text = TEXT.replace("[4, 8]\n", "[4, 8]\ntrain.momentum = [0.5]\ntrain.rate = [0.1, '0.2']\n");
+        let all = Study::parse("a.toml", &text).unwrap().unwrap().each();
+        let expected = [(4, "0.1"), (4, "0.2"), (8, "0.1"), (8, "0.2")];
+        assert_eq!(all.len(), expected.len());
+        for ((words, study), (workers, rate)) in all.iter().zip(expected) {
+            assert_eq!(*words, [format!("train.workers={workers}"), format!("train.rate={rate}")]);
+            let points = study.points(&Name::Easgd.into(), 2).unwrap();
+            assert!(points.len() == 6 && points.iter().all(|it| it.recipe.train.workers == workers));
+        }
     }
 
     /// Two settings of one method are two methods, and a knob that one sets is not searched for.
@@ -319,6 +359,9 @@ mod tests {
             ("[study]\nseed = [1]", "a.toml:2: there is no key 'study.seed' (did you mean 'seeds'?)"),
             ("[study]\nseeds = 1", "a.toml:2: found 1, expected a list of seeds"),
             ("[study]\nseeds = []", "expected a list"),
+            ("[study]\nseeds = [1, 2, 1]", "a.toml:2: 1 is listed twice"),
+            ("[study]\nmethods = ['mean', 'mean']", "a.toml:2: \"mean\" is listed twice"),
+            ("[study.every]\ntrain.workers = [4, 4]", "a.toml:2: 4 is listed twice"),
             ("[study]\nmethods = ['lgrwa']", "a.toml:2: found \"lgrwa\""),
             ("[study]\n\n[study.grid.lsgd]\nmethod.period = [4]", "a.toml:1: there is a grid for lsgd"),
             ("[study]\n[study.grid.lsdg]\nmethod.period = [4]", "a.toml:2: there is no method 'lsdg'"),

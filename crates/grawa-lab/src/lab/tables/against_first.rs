@@ -38,8 +38,10 @@ pub(in crate::lab) fn against_first(results: &Results<'_>) -> Result<Output, Err
             average(|it| it.bytes as f64 / 1e6, 1),
             average(|it| it.seconds, 1),
         ]);
-        errors.push(dot_row(method.title(), method.name, numbers(&found)));
-        if method != control {
+        if !found.is_empty() {
+            errors.push(dot_row(method.title(), method.name, numbers(&found)));
+        }
+        if method != control && !a.is_empty() {
             let each = a.iter().zip(&b).map(|(a, b)| a - b).collect();
             differences.push(dot_row(method.title(), method.name, each));
         }

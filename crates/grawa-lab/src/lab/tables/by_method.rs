@@ -41,11 +41,7 @@ pub(super) fn compare(
         if let Some(lowest) = lowest(&columns) {
             bold.push((table.rows.len(), 4 + lowest));
         }
-        let cells = columns.iter().map(|column| {
-            let of =
-                if column.len() < most { format!(" ({} of {most})", column.len()) } else { String::new() };
-            shown(&numbers(column), comparison.places) + &of
-        });
+        let cells = columns.iter().map(|column| counted(column, most, comparison.places));
         table.push(results.setup(study).into_iter().chain([most.to_string()]).chain(cells));
         let published: Vec<_> =
             methods.iter().map(|it| results.plan.published(comparison.paper, study, it.name)).collect();
@@ -98,6 +94,12 @@ pub(super) fn numbers(column: &[(u64, f64)]) -> Vec<f64> {
 /// Mean ± deviation, with a dash for no numbers.
 pub(super) fn shown(values: &[f64], places: usize) -> String {
     if values.is_empty() { "–".into() } else { summary(values, places).replace('-', "−") }
+}
+
+/// The same, with the number of runs where there are fewer than `most`.
+pub(super) fn counted(column: &[(u64, f64)], most: usize, places: usize) -> String {
+    let of = if column.len() < most { format!(" ({} of {most})", column.len()) } else { String::new() };
+    shown(&numbers(column), places) + &of
 }
 
 /// The column that is lowest beyond doubt, over the seeds that all columns have.
@@ -162,9 +164,10 @@ pub(super) fn difference(a: &[f64], b: &[f64], places: usize) -> String {
 
 /// The setting of each method, and its error in the search.
 pub(super) fn settings(results: &Results<'_>) -> Option<TableOutput> {
-    let mut table = Table::new(["data", "network", "method", "setting", "chosen of", "held-out error %"]);
+    let head = ["data", "network", "workers", "method", "setting", "chosen of", "held-out error %"];
+    let mut table = Table::new(head);
     for study in 0..results.plan.studies() {
-        let [data, network, _] = results.setup(study);
+        let setup = results.setup(study);
         for method in methods(results) {
             let Some(cell) = results.finals(study, &method).first().map(|it| it.0.clone()) else { continue };
             let setting =
@@ -172,7 +175,7 @@ pub(super) fn settings(results: &Results<'_>) -> Option<TableOutput> {
             let search = results.search(study, &method);
             let (error, count) =
                 search.map(|(error, count)| (format!("{error:.2}"), count.to_string())).unwrap_or_default();
-            table.push([data.clone(), network.clone(), method.title(), setting, count, error]);
+            table.push(setup.iter().cloned().chain([method.title(), setting, count, error]));
         }
     }
     (!table.rows.is_empty()).then(|| TableOutput {

@@ -10,11 +10,12 @@ use grawa_train::Times;
 /// The paper's table of communication times, in more parts.
 pub(in crate::lab) fn communication(results: &Results<'_>) -> Result<Output, Error> {
     let mut output = Output { title: "Communication".into(), ..Output::default() };
-    let head = ["data", "network", "method", "rounds", "MB", "seconds"].map(String::from).into_iter();
+    let head =
+        ["data", "network", "workers", "method", "rounds", "MB", "seconds"].map(String::from).into_iter();
     let names = clocked(&Times::default()).map(|(part, _)| part);
     let mut table = Table::new(head.chain(names.map(|part| format!("{part} s"))));
     for study in 0..results.plan.studies() {
-        let [data, network, _] = results.setup(study);
+        let setup = results.setup(study);
         for method in methods(results) {
             let of = |figure: &dyn Fn(&Measured) -> f64| {
                 numbers(&results.values(study, &method, &|measured| Some(figure(measured))))
@@ -23,7 +24,7 @@ pub(in crate::lab) fn communication(results: &Results<'_>) -> Result<Output, Err
                 continue;
             }
             let parts: [Vec<f64>; 7] = std::array::from_fn(|part| of(&|it| clocked(&it.times)[part].1));
-            let mut row = vec![data.clone(), network.clone(), method.title()];
+            let mut row: Vec<String> = setup.iter().cloned().chain([method.title()]).collect();
             row.push(format!("{:.0}", mean(&of(&|it| it.rounds as f64))));
             row.push(format!("{:.2}", mean(&of(&|it| it.bytes as f64 / 1e6))));
             row.push(shown(&of(&|it| it.seconds), 2));

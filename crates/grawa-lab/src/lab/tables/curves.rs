@@ -14,11 +14,11 @@ const SHARES: [f64; 4] = [0.25, 0.5, 0.75, 1.0];
 /// The paper's curves.
 pub(in crate::lab) fn curves(results: &Results<'_>) -> Result<Output, Error> {
     let mut output = Output { title: "Test error over the run".into(), ..Output::default() };
-    let head = ["data", "network", "method", "seeds"].map(String::from).into_iter();
+    let head = ["data", "network", "workers", "method", "seeds"].map(String::from).into_iter();
     let columns = SHARES.map(|share| format!("at {:.0} %", 100.0 * share));
     let mut table = Table::new(head.chain(columns).chain(["seconds".into()]));
     for study in 0..results.plan.studies() {
-        let [data, network, _] = results.setup(study);
+        let setup = results.setup(study);
         let (mut over_epochs, mut over_time) = (Vec::new(), Vec::new());
         for method in methods(results) {
             let runs = runs(results, study, &method);
@@ -36,7 +36,8 @@ pub(in crate::lab) fn curves(results: &Results<'_>) -> Result<Output, Error> {
             };
             over_epochs.push(line(|spot| spot.epochs));
             over_time.push(line(|spot| spot.seconds));
-            let mut row = vec![data.clone(), network.clone(), method.title(), runs.len().to_string()];
+            let mut row: Vec<String> =
+                setup.iter().cloned().chain([method.title(), runs.len().to_string()]).collect();
             let last = runs.iter().map(|curve| curve[length - 1].steps).max().unwrap_or(0) as f64;
             for share in SHARES {
                 // The last evaluation up to that share.
@@ -49,13 +50,13 @@ pub(in crate::lab) fn curves(results: &Results<'_>) -> Result<Output, Error> {
             row.push(format!("{:.2}", at(length - 1, |spot| spot.seconds)));
             table.push(row);
         }
-        let setup = results.title(study);
+        let title = results.title(study);
         for (name, axis, lines) in [
             ("over-epochs", "epochs of all workers together", over_epochs),
             ("over-time", "seconds of training", over_time),
         ] {
-            let chart = Chart::new(&setup, [axis, "test error, %"], [false; 2], lines);
-            let caption = format!("{setup}: test error in the mean of the seeds, over {axis}.");
+            let chart = Chart::new(&title, [axis, "test error, %"], [false; 2], lines);
+            let caption = format!("{title}: test error in the mean of the seeds, over {axis}.");
             output.figures.push(results.figure((name, study), caption, chart.draw()?));
         }
     }
