@@ -119,7 +119,7 @@ mod tests {
         let rows = table(&plan, |cell| {
             let (seed, workers) = (cell.seed(), cell.recipe.train.workers);
             let is_lost = (seed, workers) == (1, 8);
-            (!is_lost).then(|| 0.1 * seed as f64 + if workers == 8 { 0.001 * seed as f64 } else { 0.0 })
+            (!is_lost).then_some(0.1 * seed as f64 + if workers == 8 { 0.001 * seed as f64 } else { 0.0 })
         });
         assert_eq!(rows[2][3..], ["3", "20.00 ± 10.00", "25.25 ± 7.14 (2 of 3)", "+0.25 ± 0.64"]);
     }
