@@ -94,8 +94,7 @@ pub(crate) struct ConvWorkspace {
 }
 
 impl ConvWorkspace {
-    /// Large enough for each of these convolutions.
-    /// Vectors of each field for these convolutions; the last are those of one thread.
+    /// The vectors that each field needs for these convolutions; the last are those of one thread.
     fn lengths<'a>(
         convolutions: impl Iterator<Item = (&'a ConvGeometry, &'a ConvAlgorithm)>,
         batch: usize,
@@ -135,6 +134,7 @@ impl ConvWorkspace {
         size_of::<F32x16>() * (weights + sums + transformed + threads * buffer)
     }
 
+    /// Large enough for each of these convolutions.
     pub(crate) fn new<'a>(
         convolutions: impl Iterator<Item = (&'a ConvGeometry, &'a ConvAlgorithm)>,
         batch: usize,
