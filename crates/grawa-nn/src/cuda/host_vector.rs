@@ -33,13 +33,11 @@ impl ReplicaSet {
         act: impl FnOnce(&mut [f32]) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let mut kept = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.as_mut().is_none_or(|pinned| pinned.as_mut_slice().len() < 4 * numbers) {
-            *kept = None;
-            *kept = Some(Pinned::new(&self.context, 4 * numbers)?);
-        }
-        match kept.as_mut() {
-            Some(pinned) => act(bytemuck::cast_slice_mut(&mut pinned.as_mut_slice()[..4 * numbers])),
-            None => Ok(()),
-        }
+        drop(kept.take_if(|pinned| pinned.as_mut_slice().len() < 4 * numbers));
+        let pinned = match kept.take() {
+            Some(pinned) => pinned,
+            None => Pinned::new(&self.context, 4 * numbers)?,
+        };
+        act(bytemuck::cast_slice_mut(&mut kept.insert(pinned).as_mut_slice()[..4 * numbers]))
     }
 }

@@ -177,13 +177,17 @@ impl TangentPass<'_> {
         let [flow, dflow] = [at, change].map(|pass| pass.gradient(step.output));
         let side = at.fork(2 * index)?;
         let (span, kernels) = (&program.spans[layer.weight.0], &at.layer_kernels[index]);
-        if let KernelChoice::Own { grid, .. } = kernels.backward_weights {
-            let (_, name, ..) = wgrad_f32(&layer.forward);
-            let (geometry, stretch) = (layer.forward, kernels.stretch as i32);
-            let partial = change.address(span.partial);
-            let arguments = arguments![geometry, x, dflow, dx, flow, partial, stretch, slab];
-            at.start(side, name, grid, arguments)?;
-        }
+        let KernelChoice::Own { grid, .. } = kernels.backward_weights else {
+            return Err(Error::device(
+                "make a product with the Hessian",
+                "its layers are not computed in f32",
+            ));
+        };
+        let (_, name, ..) = wgrad_f32(&layer.forward);
+        let (geometry, stretch) = (layer.forward, kernels.stretch as i32);
+        let partial = change.address(span.partial);
+        let arguments = arguments![geometry, x, dflow, dx, flow, partial, stretch, slab];
+        at.start(side, name, grid, arguments)?;
         change.sum_bias(side, layer, dflow, self.pass_mode)?;
         let (to, add) = change.flow(step, 0);
         if to == 0 {
