@@ -1,6 +1,7 @@
 //! The module `grawa._native`: a session, as Python's `grawa.Session` and `grawa.join` call it.
 //!
-//! Arrays come as addresses: the stable interface of Python 3.10 has no buffers. The Python side has checked type, length and layout.
+//! Arrays are asked for the address of their numbers: the stable interface of Python 3.10 has no buffers. Type, length, alignment and
+//! layout are checked on the Python side, which says best what is wrong, and here before each copy.
 // Python's arguments arrive by value.
 #![allow(clippy::needless_pass_by_value)]
 

@@ -1,7 +1,7 @@
 //! A session of `grawa-session`, as a class of Python.
 
 use crate::attend::{CallThread, GrawaError, failed, wrong};
-use crate::memory::Numbers;
+use crate::memory::{Array, write};
 use crate::process_group::ProcessGroup;
 use grawa_comm::group::{Joiner, Security};
 use grawa_core::{Key, Layout};
@@ -10,7 +10,7 @@ use grawa_session::{DataShard, Due, Error, LocalStep, RoundResult, Settings, Sto
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -20,8 +20,12 @@ static LAUNCHER: OnceLock<Stop> = OnceLock::new();
 /// A worker's part in a run.
 #[pyclass(frozen, module = "grawa._native")]
 pub(crate) struct Session {
-    /// `None` once it has ended.
+    /// `None` once it has ended, and while a call has it.
     inner: Mutex<Option<grawa_session::Session>>,
+    /// A call has it.
+    is_lent: AtomicBool,
+    /// Works also while a call has the session.
+    stop: Stop,
     /// The memory of the last round: fresh memory would cost a page fault for every 4 KB.
     spare: Mutex<Vec<f32>>,
     calls: CallThread,
@@ -37,7 +41,7 @@ type Place = (String, Option<String>, String, Option<String>);
 type OwnGroup = (Py<PyAny>, u32, u32);
 
 /// Joins the run of the command that has started this program, the one at `place`, or that of a process group. Without any the worker is
-/// alone. `parameters` is the address of all numbers of the `tensors`, which are replaced by those that all start from.
+/// alone. `parameters` is an array of all numbers of the `tensors`, which are replaced by those that all start from.
 #[pyfunction]
 #[pyo3(signature = (*, method, tensors, parameters, budget, name, evaluate, batch, examples, seed, pace, wire, patience, statistics=Vec::new(), place=None, checkpoint=None, process_group=None))]
 #[allow(clippy::too_many_arguments)]
@@ -45,7 +49,7 @@ pub(crate) fn join(
     py: Python<'_>,
     method: &str,
     tensors: Vec<(String, Vec<usize>)>,
-    parameters: usize,
+    parameters: Bound<'_, PyAny>,
     budget: &str,
     name: String,
     evaluate: Option<&str>,
@@ -61,7 +65,7 @@ pub(crate) fn join(
     process_group: Option<OwnGroup>,
 ) -> PyResult<Session> {
     let layout = Layout::new(tensors).map_err(wrong)?;
-    let numbers = Numbers { address: parameters, len: layout.len() };
+    let array = Array::new(parameters, layout.len());
     let method = method.parse().map_err(|error: grawa_core::Error| wrong(error))?;
     let budget = budget.parse().map_err(|error: grawa_core::Error| wrong(error))?;
     let evaluate = evaluate.map(str::parse).transpose().map_err(|error: grawa_core::Error| wrong(error))?;
@@ -76,7 +80,7 @@ pub(crate) fn join(
     if std::env::var_os("GRAWA_LAUNCHED").is_some() {
         LAUNCHER.get_or_init(Stop::from_launcher);
     }
-    let mut held = numbers.read();
+    let mut held = array.read()?;
     let work = move || {
         if let Some((carrier, rank, size)) = process_group {
             let settings = Settings { workers: size, ..settings };
@@ -107,9 +111,10 @@ pub(crate) fn join(
     let calls = CallThread::start()?;
     let (joined, _) = calls.attend(py, false, None, work)?;
     let (session, settings, held, is_alone) = joined.map_err(|error| failed(&error))?;
-    numbers.write(&held);
+    write(&[array], &held)?;
+    let (stop, is_lent) = (session.stop(), AtomicBool::new(false));
     let (inner, spare) = (Mutex::new(Some(session)), Mutex::default());
-    Ok(Session { inner, spare, calls, settings, is_alone, process: std::process::id() })
+    Ok(Session { inner, is_lent, stop, spare, calls, settings, is_alone, process: std::process::id() })
 }
 
 /// How a round went: the round as JSON, who took part, the other events as JSON, whether the parameters were replaced, whether there is
@@ -175,11 +180,10 @@ impl Session {
         self.look(grawa_session::Session::prox)
     }
 
-    /// Writes the centre to these numbers.
-    fn centre(&self, address: usize) -> PyResult<()> {
+    /// Writes the centre to an array.
+    fn centre(&self, out: Bound<'_, PyAny>) -> PyResult<()> {
         let centre = self.look(grawa_session::Session::centre)?;
-        Numbers { address, len: centre.len() }.write(&centre);
-        Ok(())
+        write(&[Array::new(out, centre.len())], &centre)
     }
 
     /// Counts a step. Returns what is due.
@@ -187,15 +191,16 @@ impl Session {
         self.check_process()?;
         self.hear_launcher()?;
         let mut place = self.place()?;
-        let due = place.as_mut().ok_or_else(over)?.step(LocalStep { loss, norms: &norms, rate });
+        let due = place.as_mut().ok_or_else(|| self.absent())?.step(LocalStep { loss, norms: &norms, rate });
         due.map(word).map_err(|error| failed(&error))
     }
 
     /// Counts a step whose loss and norms come later. Returns what is due.
     fn step_unmeasured(&self, rate: f64) -> PyResult<&'static str> {
+        self.check_process()?;
         self.hear_launcher()?;
         let mut place = self.place()?;
-        let due = place.as_mut().ok_or_else(over)?.step_unmeasured(rate);
+        let due = place.as_mut().ok_or_else(|| self.absent())?.step_unmeasured(rate);
         due.map(word).map_err(|error| failed(&error))
     }
 
@@ -203,7 +208,7 @@ impl Session {
     fn measured(&self, losses: Vec<f64>, norms: Vec<Vec<f64>>) -> PyResult<()> {
         self.check_process()?;
         let mut place = self.place()?;
-        let session = place.as_mut().ok_or_else(over)?;
+        let session = place.as_mut().ok_or_else(|| self.absent())?;
         let none = Vec::new();
         for (at, loss) in losses.into_iter().enumerate() {
             session.measured(loss, norms.get(at).unwrap_or(&none)).map_err(|error| failed(&error))?;
@@ -211,28 +216,39 @@ impl Session {
         Ok(())
     }
 
-    /// Holds a round with all workers. The parameters, given by address and length, are pulled in place. `meanwhile` is called while
-    /// the round is held.
-    #[pyo3(signature = (scores, places, meanwhile=None))]
+    /// Holds a round with all workers. The parameters, given as arrays and the length of each, are pulled in place. `meanwhile` is
+    /// called while the round is held.
+    #[pyo3(signature = (scores, arrays, meanwhile=None))]
     fn round(
         &self,
         py: Python<'_>,
         scores: Vec<f64>,
-        places: Vec<(usize, usize)>,
+        arrays: Vec<(Bound<'_, PyAny>, usize)>,
         meanwhile: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Held> {
+        self.check_process()?;
         self.hear_launcher()?;
+        let arrays: Vec<Array<'_>> = arrays.into_iter().map(|(array, len)| Array::new(array, len)).collect();
+        let (found, expected) = (arrays.iter().map(Array::len).sum::<usize>(), self.settings.layout.len());
+        if found != expected {
+            return Err(wrong(format!(
+                "the arrays have {found} numbers in all, where {expected} are expected"
+            )));
+        }
         let spare = || self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         let mut parameters = std::mem::take(&mut *spare());
         parameters.clear();
-        let numbers = || places.iter().map(|&(address, len)| Numbers { address, len });
-        numbers().for_each(|part| part.append_to(&mut parameters));
+        arrays.iter().try_for_each(|array| array.append_to(&mut parameters))?;
         let ((result, parameters), signal) = self.with(py, meanwhile, move |session| {
             let result = session.round_owned(&scores, &mut parameters);
             result.map(|result| (result, parameters))
         })?;
-        let mut rest = &parameters[..];
-        numbers().for_each(|part| part.write(rest.split_off(..part.len).unwrap_or_default()));
+        write(&arrays, &parameters).map_err(|error| {
+            GrawaError::new_err(format!(
+                "the parameters were moved, resized or replaced while a round was held, so its result is lost: {error}; \
+                 let no other thread do so"
+            ))
+        })?;
         *spare() = parameters;
         signal.map_or(Ok(()), Err)?;
         let RoundResult { round, was_replaced, is_alone, events } = result;
@@ -243,25 +259,39 @@ impl Session {
         Ok((round, members, events.iter().map(text).collect::<PyResult<_>>()?, was_replaced, is_alone))
     }
 
-    /// Writes the evaluated model to the numbers at `out`, and the average of all workers' statistics over this one's. False if this worker
-    /// lost its connection meanwhile.
-    #[pyo3(signature = (address, out, statistics=0))]
-    fn evaluated_model(
+    /// Writes the evaluated model to `out`, and the average of all workers' statistics over this one's. False if this worker lost its
+    /// connection meanwhile.
+    #[pyo3(signature = (parameters, out, statistics=None))]
+    fn evaluated_model<'py>(
         &self,
-        py: Python<'_>,
-        address: usize,
-        out: usize,
-        statistics: usize,
+        py: Python<'py>,
+        parameters: Bound<'py, PyAny>,
+        out: Bound<'py, PyAny>,
+        statistics: Option<Bound<'py, PyAny>>,
     ) -> PyResult<bool> {
         let len = self.settings.layout.len();
-        let counts =
-            Numbers { address: statistics, len: self.settings.statistics.as_ref().map_or(0, Layout::len) };
-        let (parameters, own) = (Numbers { address, len }.read(), counts.read());
+        let counts = match (&self.settings.statistics, statistics) {
+            (None, None) => None,
+            (Some(layout), Some(array)) => Some(Array::new(array, layout.len())),
+            (Some(layout), None) => {
+                return Err(wrong(format!(
+                    "the session was given statistics, {} numbers in all: pass this worker's to evaluated_model",
+                    layout.len()
+                )));
+            }
+            (None, Some(_)) => {
+                return Err(wrong(
+                    "the session was given no statistics to average: name them when it is made, or pass none",
+                ));
+            }
+        };
+        let own = counts.as_ref().map_or(Ok(Vec::new()), Array::read)?;
+        let parameters = Array::new(parameters, len).read()?;
         let (made, signal) = self.with(py, None, move |session| session.evaluate(&parameters, &own))?;
         signal.map_or(Ok(()), Err)?;
         let Some(made) = made else { return Ok(false) };
-        Numbers { address: out, len }.write(&made.parameters);
-        counts.write(&made.statistics);
+        write(&[Array::new(out, len)], &made.parameters)?;
+        counts.map_or(Ok(()), |counts| write(&[counts], &made.statistics))?;
         Ok(true)
     }
 
@@ -271,20 +301,20 @@ impl Session {
         Ok(bytes.map(|bytes| PyBytes::new(py, &bytes)))
     }
 
-    /// Asks this worker to stop within a step; with `together` all of them.
+    /// Asks this worker to stop within a step; with `together` all of them. From any thread, also while a round is held.
     fn stop(&self, together: bool) -> PyResult<()> {
-        let stop = self.look(grawa_session::Session::stop)?;
+        self.check_process()?;
         if together {
-            stop.together.store(true, Ordering::Relaxed);
+            self.stop.together.store(true, Ordering::Relaxed);
         }
-        stop.asked.store(true, Ordering::Relaxed);
+        self.stop.asked.store(true, Ordering::Relaxed);
         Ok(())
     }
 
     /// Reports the end, which must be due. Returns it as JSON.
     fn finish(&self, py: Python<'_>) -> PyResult<String> {
         self.check_process()?;
-        let session = self.place()?.take().ok_or_else(over)?;
+        let session = self.place()?.take().ok_or_else(|| self.absent())?;
         let (finished, signal) = self.calls.attend(py, true, None, move || session.finish())?;
         signal.map_or(Ok(()), Err)?;
         let finished = finished.map_err(|error| failed(&error))?;
@@ -312,6 +342,14 @@ impl Session {
         }
     }
 
+    /// Why the session is not there.
+    fn absent(&self) -> PyErr {
+        GrawaError::new_err(match self.is_lent.load(Ordering::Relaxed) {
+            true => "another thread holds a round of this session; meanwhile only stop() can be called",
+            false => "this session is over: the run has ended, or it was left",
+        })
+    }
+
     fn check_process(&self) -> PyResult<()> {
         if self.process == std::process::id() {
             return Ok(());
@@ -324,7 +362,7 @@ impl Session {
 
     fn look<T>(&self, look: impl FnOnce(&grawa_session::Session) -> T) -> PyResult<T> {
         self.check_process()?;
-        Ok(look(self.place()?.as_ref().ok_or_else(over)?))
+        Ok(look(self.place()?.as_ref().ok_or_else(|| self.absent())?))
     }
 
     /// Calls the session on another thread. If Ctrl-C came meanwhile, its exception is there beside the result.
@@ -335,12 +373,15 @@ impl Session {
         call: impl FnOnce(&mut grawa_session::Session) -> Result<T, Error> + Send + 'static,
     ) -> PyResult<(T, Option<PyErr>)> {
         self.check_process()?;
-        let mut session = self.place()?.take().ok_or_else(over)?;
+        let mut session = self.place()?.take().ok_or_else(|| self.absent())?;
         let work = move || {
             let result = call(&mut session);
             (session, result)
         };
-        let ((session, result), signal) = self.calls.attend(py, true, meanwhile, work)?;
+        self.is_lent.store(true, Ordering::Relaxed);
+        let attended = self.calls.attend(py, true, meanwhile, work);
+        self.is_lent.store(false, Ordering::Relaxed);
+        let ((session, result), signal) = attended?;
         *self.place()? = Some(session);
         match (result, signal) {
             (Ok(result), signal) => Ok((result, signal)),
@@ -358,13 +399,18 @@ impl Session {
     }
 }
 
+impl Drop for Session {
+    /// A process that was forked from a worker's is no worker: its copy of the session is forgotten, with its threads and connections.
+    fn drop(&mut self) {
+        if self.process != std::process::id() {
+            std::mem::forget(std::mem::take(&mut self.inner));
+        }
+    }
+}
+
 /// A seed that Python draws a score batch with.
 pub(crate) fn seed_of(key: Key) -> u64 {
     key.stream().below(1 << 63)
-}
-
-fn over() -> PyErr {
-    GrawaError::new_err("this session is over: the run has ended, or it was left")
 }
 
 fn word(due: Due) -> &'static str {

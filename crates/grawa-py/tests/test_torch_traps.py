@@ -185,18 +185,51 @@ def test_parameters_that_are_copied_by_address(change: Any) -> None:
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 5, 3), torch.nn.Flatten(), torch.nn.Linear(20, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     run = join(model, optimizer, "mean:period=1,pull=1,prox=0")
-    places = run._shared.places()
-    assert places == [(p.data_ptr(), p.numel()) for p in model.parameters()]
+    assert [size for _, size in run._shared.near()] == [p.numel() for p in model.parameters()]
     change(model)
-    # The memory that the native part may still write to is there until the next round.
-    assert [kept.data_ptr() for kept in run._shared._kept] == [address for address, _ in places]
-    assert run._shared.places() is None and not run._shared._kept
+    assert run._shared.near() is None
     before = [p.detach().clone() for p in model.parameters()]
     optimizer.step()
     assert run.last_round["round"] == 1 and all(map(torch.equal, model.parameters(), before))
     model[2].weight.data = torch.zeros(1, 1)
     with pytest.raises(RuntimeError, match=r"the parameter 2.weight was removed or resized"):
         optimizer.step()
+
+
+def test_storage_that_is_gone() -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run = join(model, optimizer, "mean:period=1,pull=1,prox=0")
+    shared, session = run._shared, run.session
+    session.step_unmeasured(0.1)
+    session.measured([1.0])
+    model[0].weight.data.untyped_storage().resize_(8)
+    with pytest.raises(ValueError, match="storage has 8 bytes, too few for 32 numbers"):
+        session._round(shared.near())
+
+
+def test_storage_that_moves_during_a_round() -> None:
+    """The result goes to where the parameters are when the round is over, or nowhere."""
+    for size, fits in ((128, True), (8, False)):
+        model = net()
+        run = join(model, torch.optim.SGD(model.parameters(), lr=0.1), "mean:period=1,pull=1,prox=0")
+        before, session = model[0].weight.detach().clone(), run.session
+        session.step_unmeasured(0.1)
+        session.measured([1.0])
+
+        def move() -> None:
+            weight = model[0].weight.data
+            weight.untyped_storage().resize_(4096)
+            weight.fill_(7)
+            weight.untyped_storage().resize_(size)
+
+        if fits:
+            assert session._round(run._shared.near(), meanwhile=move)
+            assert torch.equal(model[0].weight, before)
+        else:
+            with pytest.raises(grawa.GrawaError, match="moved, resized or replaced while a round was held"):
+                session._round(run._shared.near(), meanwhile=move)
+        run.leave()
 
 
 def test_a_round_alone_changes_nothing() -> None:

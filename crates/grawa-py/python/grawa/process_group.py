@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -162,6 +163,7 @@ class ProcessGroupSession(Session):
         sizes = [torch.Size(shape).numel() for _, shape in tensors]
         self._carrier = Carrier(parameters, sizes)
         self._carrier.prepare()
+        statistics = list(statistics)
         settings = {
             "method": method, "budget": budget, "evaluate": evaluate, "batch": batch, "examples": examples, "seed": seed, "name": name,
             **{f"tensor {name}": f"number {number} of shape {shape}" for number, (name, shape) in enumerate(tensors, 1)},
@@ -170,12 +172,13 @@ class ProcessGroupSession(Session):
         self._agree(settings)
         # What the native part sees of the parameters: a number for each tensor, 1 or NaN.
         self._signs = torch.ones(len(tensors))
-        self._length = len(tensors)
+        self._length, self._process = len(tensors), os.getpid()
+        self._counts = sum(torch.Size(shape).numel() for _, shape in statistics)
         self._native = self._call(
             _native.join,
             method=method,
             tensors=[(name, [1]) for name, _ in tensors],
-            parameters=self._signs.data_ptr(),
+            parameters=self._signs,
             budget=budget,
             name=name,
             evaluate=evaluate,
@@ -185,7 +188,7 @@ class ProcessGroupSession(Session):
             pace=pace,
             wire="f32",
             patience=0.0,
-            statistics=list(statistics),
+            statistics=statistics,
             process_group=(self._carrier, dist.get_rank(), dist.get_world_size()),
         )
         self.worker = self._native.worker()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from . import _native
-from .arrays import address_of
+from .arrays import array_of
 from .progress import Progress
 from .round import Round
 
@@ -61,7 +61,7 @@ class Session:
         host: str | None = None,
         checkpoint: bytes | None = None,
     ) -> None:
-        address, length = address_of(parameters)
+        array, length = array_of(parameters)
         if tensors is None:
             tensors = [("parameters", [length])]
         pairs = list(tensors.items() if isinstance(tensors, Mapping) else tensors)
@@ -69,6 +69,7 @@ class Session:
         total = sum(_product(shape) for _, shape in named)
         if total != length:
             raise ValueError(f"the tensors have {total} numbers in all, and the array of parameters {length}")
+        statistics = [(name_, [int(size) for size in shape]) for name_, shape in statistics]
         place = None
         if coordinator is not None:
             place = (coordinator, None if key is None else os.fspath(key), listen, host)
@@ -78,7 +79,7 @@ class Session:
         self._native = _native.join(
             method=method,
             tensors=named,
-            parameters=address,
+            parameters=array,
             budget=budget,
             name=name,
             evaluate=evaluate,
@@ -88,10 +89,12 @@ class Session:
             pace=pace,
             wire=wire,
             patience=patience,
-            statistics=[(name_, [int(size) for size in shape]) for name_, shape in statistics],
+            statistics=statistics,
             place=place,
             checkpoint=checkpoint,
         )
+        self._counts = sum(_product(shape) for _, shape in statistics)
+        self._process = os.getpid()
         self.worker: int = self._native.worker()
         self.members: list[int] = list(range(self._native.workers()))
         self._progress = Progress(*self._native.progress())
@@ -170,15 +173,15 @@ class Session:
         rounds, or there is no connection; then training continues, and the round is due again after the next step.
 
         Python's lock is released. Ctrl-C is raised when the round is over, a second one at once."""
-        is_held = self._round([address_of(parameters, self._length)], scores)
+        is_held = self._round([array_of(parameters, self._length)], scores)
         return self._last_round() if is_held else None
 
     def _round(
-        self, places: list[tuple[int, int]], scores: Sequence[float] = (), meanwhile: Callable[[], None] | None = None
+        self, arrays: list[tuple[Any, int]], scores: Sequence[float] = (), meanwhile: Callable[[], None] | None = None
     ) -> bool:
-        """The same for parameters in several places, given by address and length: whether a round was held. ``meanwhile`` is called
+        """The same for parameters in several arrays, each given with its length: whether a round was held. ``meanwhile`` is called
         during the round; what it raises is raised when the round is over."""
-        text, members, events, self.was_replaced, self.is_out_of_contact = self._native.round(list(scores), places, meanwhile)
+        text, members, events, self.was_replaced, self.is_out_of_contact = self._native.round(list(scores), arrays, meanwhile)
         if text is None:
             return False
         self._answer = (text, events, self.was_replaced)
@@ -204,13 +207,13 @@ class Session:
 
         ``statistics`` are this worker's running statistics, those named in the settings of the session; the average of all workers' is written
         over them. Tensors named ``….running_mean`` and ``….running_var`` are pairs: a variance includes the differences of the means."""
-        address, _ = address_of(parameters, self._length, writable=False)
+        array, _ = array_of(parameters, self._length, writable=False)
         if out is None:
             import numpy
 
             out = numpy.empty(self._length, dtype=numpy.float32)
-        counts = 0 if statistics is None else address_of(statistics)[0]
-        found = self._native.evaluated_model(address, address_of(out, self._length)[0], counts)
+        counts = None if statistics is None else array_of(statistics, self._counts)[0]
+        found = self._native.evaluated_model(array, array_of(out, self._length)[0], counts)
         self._keep_in_folder()
         return out if found else None
 
@@ -220,7 +223,7 @@ class Session:
             import numpy
 
             out = numpy.empty(self._length, dtype=numpy.float32)
-        self._native.centre(address_of(out, self._length)[0])
+        self._native.centre(array_of(out, self._length)[0])
         return out
 
     def checkpoint(self) -> bytes | None:
@@ -228,7 +231,7 @@ class Session:
         return self._native.checkpoint()
 
     def stop(self, together: bool = False) -> None:
-        """Asks this worker to leave within a step, or all workers to stop together. From any thread."""
+        """Asks this worker to leave within a step, or all workers to stop together. From any thread, also during a round."""
         self._native.stop(together)
 
     def finish(self) -> Progress:
@@ -246,7 +249,9 @@ class Session:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.leave()
+        # A process that was forked inside the block is not the worker.
+        if os.getpid() == self._process:
+            self.leave()
 
     def _keep_in_folder(self) -> None:
         """Under ``grawa launch`` the first worker keeps the run's folder up to date, so that a run that was stopped can continue."""

@@ -41,9 +41,6 @@ class SharedParameters:
             self.flat = torch.empty(self.length, dtype=torch.float32, pin_memory=pinned)
         # Made once where the parameters are: making views takes longer than copying a small model.
         self._views = self.parts(self.flat) if self.device in (None, self.flat.device) else None
-        # Where they were in the last round, and what keeps this memory.
-        self._places: list[tuple[int, int]] | None = None
-        self._kept: list[torch.Tensor] = []
 
     @property
     def tensors(self) -> list[tuple[str, list[int]]]:
@@ -69,19 +66,13 @@ class SharedParameters:
             if id(parameter) not in gone or parameter.numel() != size:
                 raise RuntimeError(f"the parameter {name} was removed or resized after grawa.join, and the others still have it")
 
-    def places(self) -> list[tuple[int, int]] | None:
-        """The address and the length of each; None unless all are contiguous 32-bit floats in main memory, as long as they were."""
-        found = []
+    def near(self) -> list[tuple[Any, int]] | None:
+        """Each with its length; None unless all are contiguous 32-bit floats in main memory, as long as they were."""
         for p, size in zip(self.parameters, self.sizes):
             is_plain = type(p) is torch.nn.Parameter and p.dtype is torch.float32 and p.is_cpu and p.is_contiguous()
             if not is_plain or p.numel() != size:
-                self._places, self._kept = None, []
                 return None
-            found.append((p.data_ptr(), size))
-        if found != self._places:
-            # Their memory stays, also if another thread gives a parameter other memory while the native part uses this one.
-            self._places, self._kept = found, [p.detach() for p in self.parameters]
-        return found
+        return list(zip(self.parameters, self.sizes))
 
     def note_written(self) -> None:
         """Notes that all were written to at their addresses, which autograd does not see."""

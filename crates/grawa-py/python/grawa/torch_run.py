@@ -432,9 +432,9 @@ class Run:
 
     def _hold_round(self) -> None:
         shared, scores = self._shared, self._scores()
-        places = shared.places() if self._comm == "grawa" else None
-        if places is not None:
-            is_held = self.session._round(places, scores, meanwhile=self._during_round)
+        near = shared.near() if self._comm == "grawa" else None
+        if near is not None:
+            is_held = self.session._round(near, scores, meanwhile=self._during_round)
         else:
             self._during_round()
             is_held = self.session.round(shared.gather(), scores) is not None

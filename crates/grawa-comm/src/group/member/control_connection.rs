@@ -45,7 +45,7 @@ impl Reporter {
             let why = format!("a report of {} bytes, where {LONGEST_REPORT} are allowed", report.len());
             return Err(Error::Message { why });
         }
-        let client = &self.anchor.0;
+        let client = &self.anchor.client;
         let mut state = client.state.lock();
         if state.reports.len() == REPORTS {
             state.reports.pop_front();
@@ -59,7 +59,7 @@ impl Reporter {
 
     /// How many of the last reports the coordinator has not acknowledged.
     pub fn unacknowledged(&self) -> u32 {
-        self.anchor.0.state.lock().unacknowledged as u32
+        self.anchor.client.state.lock().unacknowledged as u32
     }
 }
 
@@ -78,11 +78,24 @@ impl Contact {
 
 /// Keeps the worker in the group. The worker leaves when the last one is dropped, after its last report.
 #[derive(Debug)]
-pub(crate) struct Anchor(pub(super) Arc<Client>);
+pub(crate) struct Anchor {
+    pub(super) client: Arc<Client>,
+    /// The process that is the worker. One that was forked from it has copies of the connections, and must not use them: not to leave for
+    /// its parent, nor, with TLS, to encrypt other records under the same key and number.
+    process: u32,
+}
+
+impl Anchor {
+    pub(super) fn new(client: Arc<Client>) -> Self {
+        Anchor { client, process: std::process::id() }
+    }
+}
 
 impl Drop for Anchor {
     fn drop(&mut self) {
-        self.0.end();
+        if self.process == std::process::id() {
+            self.client.end();
+        }
     }
 }
 

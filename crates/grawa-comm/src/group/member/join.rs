@@ -87,7 +87,7 @@ impl Joiner {
         let (connects, beats) = (Arc::clone(&client), Arc::clone(&client));
         environment.spawn("control", move || connects.keep_connected())?;
         environment.spawn("heartbeat", move || beats.send_heartbeats())?;
-        let anchor = Arc::new(Anchor(Arc::clone(&client)));
+        let anchor = Arc::new(Anchor::new(Arc::clone(&client)));
         let began = environment.now();
         let keep_going = |state: &State| environment.now() - began < patience && !state.has_wrong_key;
         loop {
