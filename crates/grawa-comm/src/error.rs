@@ -83,6 +83,12 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
+    /// A round that cannot overlap with training.
+    #[error("this round cannot overlap with training: {why}")]
+    NoOverlap {
+        /// Why, and what to do.
+        why: &'static str,
+    },
     /// The others continued without this worker: it must fetch their state by `rejoin` before its next operation.
     #[error("the others continued without this worker")]
     Behind,

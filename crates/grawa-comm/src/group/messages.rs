@@ -7,7 +7,7 @@ use crate::{Error, Lost, printable};
 use serde::{Deserialize, Serialize};
 
 /// The version of the protocol. Members and coordinator must have the same.
-pub const VERSION: u16 = 9;
+pub const VERSION: u16 = 10;
 
 /// The longest message on a control connection: a charter, or a report of a round of thousands of workers.
 pub const LONGEST: usize = 4 << 20;

@@ -12,6 +12,7 @@
 //! # Ok::<(), grawa_core::Error>(())
 //! ```
 
+mod overlap;
 mod table;
 mod text;
 

@@ -1,7 +1,7 @@
 //! Which choices of a recipe go together.
 
 use super::{Device, OptimizerKind, Pace, Recipe};
-use grawa_core::{AdamW, Amount, Centre, Share};
+use grawa_core::{AdamW, Amount, Share};
 use grawa_data::{Crop, DatasetKind};
 use grawa_nn::zoo;
 use std::time::Duration;
@@ -92,9 +92,7 @@ impl Recipe {
         if method.qsr > 0.0 && train.pace == Pace::Free {
             return wrong("train.pace", grawa_session::QSR_AT_A_FREE_PACE.into());
         }
-        if matches!(method.centre, Centre::Outer(_)) && train.overlap {
-            let why = "an outer optimizer moves the centre by what the workers did since the last round, and with overlap they \
-                       are pulled to the centre before it; leave train.overlap away, or set method.centre = 'weighted'";
+        if let (true, Some(why)) = (train.overlap, method.overlap_objection()) {
             return wrong("train.overlap", why.into());
         }
         if self.machine.device == Device::Cuda && train.pace == Pace::Free {

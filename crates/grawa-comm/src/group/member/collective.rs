@@ -17,19 +17,39 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Caller {
+    /// The centre that an operation begins with. Only the first centre is part of the committed state. What this member has kept of another
+    /// one, a member that joined or returned has not: operations on the others begin with the committed centre, too.
+    fn centre_before(&self) -> Arc<Vec<f32>> {
+        #[cfg(test)]
+        if self.client.environment.mutation() == Some(crate::group::simulate::Mutation::OwnBase) {
+            return Arc::clone(&self.centre);
+        }
+        match self.number {
+            0 => Arc::clone(&self.centre),
+            _ => self.client.listener.held().map_or_else(Arc::default, |held| Arc::clone(&held.centre)),
+        }
+    }
+
     /// Makes the next centre from the vectors of all.
     fn make_centre(&mut self, plan: &Plan, layout: &Layout, mine: &[f32]) -> Result<Ended<Vec<f32>>, Error> {
         let call = Call::Mix { plan: plan.digest(), centre: self.number };
         let has_weight = |rank: usize| plan.weights.rows().any(|row| row.get(rank).is_some_and(|&x| x > 0.0));
         let contributes = |rank: usize| plan.share != Share::Nothing && has_weight(rank);
-        let before = Arc::clone(&self.centre);
+        let before = self.centre_before();
+        // The velocity of an outer optimizer is that of the first centre.
+        let before = if self.number == 0 { &before[..] } else { &before[..mine.len().min(before.len())] };
+        let known = before.get(..mine.len());
         let mut reduce = |shard: &Range<usize>, summands: &[&[f32]], to: &mut [f32]| {
             if plan.keeps_centre() {
-                to.copy_from_slice(&before[shard.clone()]);
+                match known {
+                    Some(known) => to.copy_from_slice(&known[shard.clone()]),
+                    None => to.fill(0.0),
+                }
             }
             Ok(centre_part(plan, layout, shard.start, summands, to)?)
         };
-        let base = self.options.bf16.then(|| &before[..mine.len()]);
+        // Without a committed centre of this length vectors are sent as they are.
+        let base = known.filter(|_| self.options.bf16);
         let mut result = Arc::try_unwrap(std::mem::take(&mut self.retired)).unwrap_or_default();
         let ended = self.run_operation(call, |links, peers| {
             result.resize(mine.len(), 0.0);
@@ -38,7 +58,7 @@ impl Caller {
         });
         match ended? {
             Ended::Committed((), outcome) => {
-                let centre = finish_centre(plan, &before, result);
+                let centre = finish_centre(plan, before, result);
                 Ok(Ended::Committed(centre, Outcome { bytes: 4 * mine.len() as u64, ..outcome }))
             }
             Ended::Aborted(lost) => {
@@ -125,6 +145,9 @@ impl Collective for SocketMember {
             return Err(grawa_core::Error::WrongWorkers { found: plan.workers.clone() }.into());
         }
         if self.caller.options.overlap {
+            if let Some(why) = plan.overlap_objection() {
+                return Err(Error::NoOverlap { why });
+            }
             return Ok(self.start_overlap(plan, layout, mine)?);
         }
         match self.caller.make_centre(plan, layout, mine)? {

@@ -108,7 +108,7 @@ pub(crate) struct Client {
     /// The worker's number. It changes only when the worker rejoins.
     pub(super) worker: AtomicU32,
     pub(super) security: Security,
-    pub(super) listener: Arc<PeerListener>,
+    pub(crate) listener: Arc<PeerListener>,
     pub(crate) state: Monitor<State>,
     /// Milliseconds between heartbeats.
     pub(super) heartbeat: AtomicU64,

@@ -155,7 +155,8 @@ impl Joiner {
     }
 
     /// Takes part, with this memory and this centre if the run is about to begin. Returns one member for this centre, and one
-    /// more for each length in `others`; and, if the run has begun, the memory of the others. Only the first may overlap.
+    /// more for each length in `others`; and, if the run has begun, the memory of the others. Only the first may overlap. Only its centre
+    /// is committed state, which those that join later get: each operation of another one begins with that centre.
     pub fn enter(
         self,
         memory: Vec<u8>,

@@ -9,7 +9,7 @@ use crate::group::member::socket_member::SocketMember;
 use crate::group::messages::StateVersion;
 use crate::group::wire::tls::Security;
 use crate::{Collective, Elastic, Error};
-use grawa_core::{Layout, Memory, Report, plan};
+use grawa_core::{Layout, Memory, Method, Report, plan};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -56,6 +56,8 @@ struct Worker<'a> {
     schedule: &'a Schedule,
     node: usize,
     member: SocketMember,
+    /// Makes the model to be evaluated.
+    view: SocketMember,
     layout: Layout,
     token: u64,
     x: Vec<f32>,
@@ -90,13 +92,13 @@ fn join_and_train(process: &Process, schedule: &Arc<Schedule>, node: usize) -> R
     schedule.agree_on_charter(process, node, &joiner.charter);
     let start = Remembered::default();
     let memory = postcard::to_stdvec(&start).unwrap();
-    let (mut members, memory) = joiner.enter(memory, vec![1.0; LENGTH], &[], schedule.options)?;
-    let member = members.remove(0);
+    let (mut members, memory) = joiner.enter(memory, vec![1.0; LENGTH], &[LENGTH], schedule.options)?;
+    let (view, member) = (members.remove(1), members.remove(0));
     let token = member.caller.client.token;
     let layout = Layout::new([("a", vec![17]), ("b", vec![LENGTH - 17])]).unwrap();
     let x = vec![1.0; LENGTH];
     let mut worker =
-        Worker { process, schedule, node, member, layout, token, x, remembered: start, taken: 0 };
+        Worker { process, schedule, node, member, view, layout, token, x, remembered: start, taken: 0 };
     if let Some(memory) = &memory {
         worker.adopt(memory);
     }
@@ -180,10 +182,8 @@ impl Worker<'_> {
         self.remembered.rounds += 1;
         self.note_round();
         self.mix(reports)?;
-        // Like an evaluation: a second gather inside a round, of messages of different lengths.
         if self.remembered.rounds % 3 == 1 {
-            let message = vec![1; (self.token % 7) as usize];
-            self.gather(&message)?;
+            self.evaluate()?;
         }
         self.member.publish(&postcard::to_stdvec(&self.remembered).unwrap())?;
         self.note_state();
@@ -204,6 +204,34 @@ impl Worker<'_> {
                 Err(Error::Shrunk { .. }) => continue,
                 Err(error) => return Err(error),
             }
+            return Ok(());
+        }
+    }
+
+    /// Makes the mean of all workers in the second centre. No worker is pulled.
+    fn evaluate(&mut self) -> Result<(), Error> {
+        let mean: Method = "mean:pull=0,prox=0".parse().unwrap();
+        loop {
+            // Messages of different lengths.
+            let gathered = self.view.gather(&vec![1; (self.token % 7) as usize])?;
+            let client = Arc::clone(&self.view.caller.client);
+            let place = {
+                let member = &client.state.lock().member;
+                (member.epoch, member.op)
+            };
+            let base = client.listener.held().map_or_else(Arc::default, |held| Arc::clone(&held.centre));
+            self.schedule.agree(self.process, self.node, (place.0, place.1 - 1), &gathered.messages);
+            let report = |worker| Report { worker, scores: Vec::new(), finite: true, steps: PERIOD };
+            let reports: Vec<Report> = gathered.messages.iter().map(|(worker, _)| report(*worker)).collect();
+            let plan = plan(&mean, &self.layout, &Memory::default(), &reports).unwrap();
+            self.schedule.bring(place, self.view.id(), &self.x);
+            match self.view.mix(&plan, &self.layout, &self.x) {
+                Ok(_) => {}
+                Err(Error::Shrunk { .. }) => continue,
+                Err(error) => return Err(error),
+            }
+            let model = self.view.centre();
+            self.schedule.check_model(self.process, place, &plan, &self.layout, model, &base);
             return Ok(());
         }
     }

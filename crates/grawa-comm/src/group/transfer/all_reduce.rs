@@ -3,7 +3,8 @@
 //! A member sends 2·(M−1)/M of a vector, which is the minimum. Stripes are short: what was received is reduced while it is in
 //! cache, and while one stripe is reduced the next is transferred. Summands are taken in the order of the members, and each
 //! shard is reduced by one member for all: all get the same bits. A piece carries a checksum. A member without weight
-//! sends no summands. Pieces may be sent as differences in bf16 ([`bf16_delta`](super::bf16_delta)).
+//! sends no summands. Pieces may be sent as differences in bf16 ([`bf16_delta`](super::bf16_delta)). The digest is that of the
+//! values which members keep, not of what was sent: members that decode it to other values notice.
 
 use super::bf16_delta::{decode, encode};
 use super::header::{HEADER, Header, Kind};
@@ -12,6 +13,8 @@ use crate::Error;
 use crate::group::digest::{Crc, bytes, bytes_mut};
 use crate::group::environment::{Monitor, POLL};
 use crate::group::messages::AttemptId;
+#[cfg(test)]
+use crate::group::simulate::Mutation;
 use crate::group::wire::connection::{KeepGoing, Reader, Writer};
 use crate::shard::{shard, stripes};
 use std::collections::VecDeque;
@@ -58,7 +61,17 @@ pub(crate) fn all_reduce(
     let Links { environment, attempt, rank: me, writers, readers, scratch, keep_going } = links;
     let members = writers.len();
     let reduced = Monitor::new(environment, VecDeque::new());
-    let work = Work { attempt, me, members, contributes, base, keep_going, reduced: &reduced };
+    let work = Work {
+        attempt,
+        me,
+        members,
+        contributes,
+        base,
+        keep_going,
+        reduced: &reduced,
+        #[cfg(test)]
+        digests_sent: environment.mutation() == Some(Mutation::OwnBase),
+    };
     let shards = divide(result, members);
     let send = |keep_going: KeepGoing<'_>| Work { keep_going, ..work }.send(mine, writers);
     scratch.resize_with(members, Vec::new);
@@ -83,13 +96,28 @@ struct Work<'a, 's> {
     keep_going: KeepGoing<'a>,
     /// The results of this member's shards, for the thread that sends.
     reduced: &'a Monitor<VecDeque<Reduced<'s>>>,
+    /// A defect: the digest is that of what was sent.
+    #[cfg(test)]
+    digests_sent: bool,
 }
 
-/// The result of a shard: its values, these as they are sent if that differs, and the checksum.
+/// The result of a shard: its values, these as they are sent if that differs, the checksum of what is sent, and the digest of the
+/// values.
 struct Reduced<'s> {
     values: &'s [f32],
     deltas: Vec<u16>,
     checksum: u32,
+    digest: u32,
+}
+
+/// Decodes differences. Returns the digest of the values: of each part while it is in cache.
+fn decode_result(deltas: &[u16], base: &[f32], values: &mut [f32]) -> u32 {
+    let mut digest = Crc::default();
+    for ((values, deltas), base) in values.chunks_mut(PART).zip(deltas.chunks(PART)).zip(base.chunks(PART)) {
+        decode(deltas, base, values);
+        digest.add(bytes(values));
+    }
+    digest.get()
 }
 
 impl<'s> Work<'_, 's> {
@@ -109,7 +137,7 @@ impl<'s> Work<'_, 's> {
                 }
             }
             if let Some(stripe) = n.checked_sub(LAG).and_then(|n| stripes.get(n)) {
-                let Reduced { values, deltas, checksum } = self.next_result()?;
+                let Reduced { values, deltas, checksum, .. } = self.next_result()?;
                 let piece = (Kind::Result, shard(stripe, me, members).start, Some(checksum));
                 for rank in receivers(me, members) {
                     self.send_piece(piece, values, &deltas, rank, writers)?;
@@ -151,7 +179,7 @@ impl<'s> Work<'_, 's> {
             .map_err(TransferError::with(rank))
     }
 
-    /// Receives all pieces, and reduces this member's shards. Returns the checksums of the results, by rank.
+    /// Receives all pieces, and reduces this member's shards. Returns the digests of the results, by rank.
     fn receive(
         &self,
         mine: &[f32],
@@ -179,7 +207,7 @@ impl<'s> Work<'_, 's> {
                     .map(|rank| if rank == me { &mine[own.clone()] } else { &scratch[rank][..] })
                     .collect();
                 let result = self.reduce(&own, &summands, std::mem::take(&mut shards[n][me]), reduce)?;
-                digests[me].push(result.checksum);
+                digests[me].push(result.digest);
                 self.reduced.lock().push_back(result);
                 self.reduced.notify();
             }
@@ -193,7 +221,7 @@ impl<'s> Work<'_, 's> {
         Ok(digests)
     }
 
-    /// Reduces this member's shard, in parts that stay in cache until their checksum is computed.
+    /// Reduces this member's shard, in parts that stay in cache until checksum and digest are computed.
     fn reduce(
         &self,
         own: &Range<usize>,
@@ -201,7 +229,8 @@ impl<'s> Work<'_, 's> {
         result: &'s mut [f32],
         reduce: Reduce<'_>,
     ) -> Result<Reduced<'s>, TransferError> {
-        let (mut checksum, mut deltas, mut some) = (Crc::default(), Vec::new(), Vec::new());
+        let (mut checksum, mut digest) = (Crc::default(), Crc::default());
+        let (mut deltas, mut some) = (Vec::new(), Vec::new());
         for (n, to) in result.chunks_mut(PART).enumerate() {
             let part = n * PART..n * PART + to.len();
             let summands: Vec<&[f32]> =
@@ -214,14 +243,18 @@ impl<'s> Work<'_, 's> {
                 decode(&some, &base[at], to);
                 checksum.add(bytes(&some));
                 deltas.extend_from_slice(&some);
-            } else {
-                checksum.add(bytes(to));
             }
+            digest.add(bytes(to));
         }
-        Ok(Reduced { values: result, deltas, checksum: checksum.get() })
+        // What is sent are the values themselves, unless it is differences.
+        let digest = digest.get();
+        let checksum = if self.base.is_some() { checksum.get() } else { digest };
+        #[cfg(test)]
+        let digest = if self.digests_sent { checksum } else { digest };
+        Ok(Reduced { values: result, deltas, checksum, digest })
     }
 
-    /// Receives a piece, unless it is empty. Returns its checksum.
+    /// Receives a piece, unless it is empty. Returns the digest of a result.
     fn receive_piece(
         &self,
         kind: Kind,
@@ -244,7 +277,38 @@ impl<'s> Work<'_, 's> {
         };
         deltas.resize(to.len(), 0);
         reader.read_body(bytes_mut(deltas), checksum, self.keep_going)?;
-        decode(deltas, &base[start..start + to.len()], to);
-        Ok(checksum)
+        let base = &base[start..start + to.len()];
+        if kind == Kind::Summand {
+            decode(deltas, base, to);
+            return Ok(checksum);
+        }
+        #[cfg(test)]
+        if self.digests_sent {
+            decode(deltas, base, to);
+            return Ok(checksum);
+        }
+        Ok(decode_result(deltas, base, to))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::group::digest::crc;
+
+    /// The same differences are other values to a member with another base, if it differs anywhere by the smallest amount.
+    #[test]
+    fn the_digest_is_that_of_the_decoded_values() {
+        let values: Vec<f32> = (0..2 * PART + 5).map(|n| (n as f32 * 0.37).sin()).collect();
+        let base: Vec<f32> = values.iter().map(|x| x + 0.01 * x.cos()).collect();
+        let (mut deltas, mut found) = (Vec::new(), vec![0.0; values.len()]);
+        encode(&values, &base, &mut deltas);
+        let digest = decode_result(&deltas, &base, &mut found);
+        assert_eq!(digest, crc(bytes(&found)));
+        for at in [0, PART - 1, PART, values.len() - 1] {
+            let mut other = base.clone();
+            other[at] = f32::from_bits(other[at].to_bits() + 1);
+            assert_ne!(decode_result(&deltas, &other, &mut found), digest, "{at}");
+        }
     }
 }

@@ -15,9 +15,10 @@ use std::sync::OnceLock;
 /// How vectors are transferred. All members must use the same options.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransferOptions {
-    /// During the next local steps. Workers are then pulled toward the centre of the round before.
+    /// During the next local steps. Workers are then pulled toward the centre of the round before. A plan with pull 1 or an outer
+    /// optimizer is refused, see [`grawa_core::Plan::overlap_objection`].
     pub overlap: bool,
-    /// As differences to the last centre in bf16: half the bytes, rounded.
+    /// As differences to the committed centre in bf16: half the bytes, rounded.
     pub bf16: bool,
 }
 
