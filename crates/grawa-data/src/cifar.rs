@@ -85,6 +85,26 @@ impl Format {
         self.train.iter().chain([&self.test]).map(|&(name, _)| name).collect()
     }
 
+    /// The folder with the Python version of the set: pickled files, which are not read.
+    pub(crate) fn find_pickled(&self, dir: &Path) -> Result<Option<PathBuf>> {
+        let (folder, file) = match self.kind {
+            DatasetKind::Cifar100 => ("cifar-100-python", "train"),
+            _ => ("cifar-10-batches-py", "data_batch_1"),
+        };
+        // A folder of pictures may have a folder called `train`; only files count.
+        let found = find_folder::find(dir, &[folder], &[file])?;
+        Ok(found.filter(|at| at.join(file).is_file()))
+    }
+
+    /// What to do about the Python version.
+    pub(crate) fn pickled(&self, at: &Path) -> String {
+        let (archive, kind) = (self.archive.0, self.kind);
+        format!(
+            "{at:?} holds {} in its Python version (pickled), which is not read; `grawa data get {kind}` downloads the binary version, {archive}",
+            self.title
+        )
+    }
+
     /// The folder that holds the files.
     pub(crate) fn find(&self, dir: &Path) -> Result<Option<PathBuf>> {
         find_folder::find(dir, &[self.folder], &self.files())
@@ -101,7 +121,11 @@ pub(crate) fn read(format: &Format, dir: &Path) -> Result<Dataset> {
         let hint = format!("{get}; the Python and Matlab versions are not read");
         Error::missing(at, &what, &expected, &hint)
     };
-    let at = format.find(dir)?.ok_or_else(|| missing(dir))?;
+    let at = match (format.find(dir)?, format.find_pickled(dir)?) {
+        (Some(at), _) => at,
+        (None, Some(pickled)) => return Err(Error::File(format.pickled(&pickled))),
+        (None, None) => return Err(missing(dir)),
+    };
     let read = |(name, sum): &(&str, &str)| {
         let path = at.join(name);
         if !path.is_file() {
@@ -181,6 +205,33 @@ mod tests {
                 assert_eq!(set.train.shape(), SHAPE);
                 assert_eq!(set.test.bytes().unwrap()[3072..3075], [1, 8, 15]);
             }
+        }
+    }
+
+    /// The files of PyTorch users: named as what they are, wherever they lie, and no hindrance beside the binary
+    /// version.
+    #[test]
+    fn the_python_version_is_named() {
+        for (format, folder, file) in
+            [(&CIFAR10, "cifar-10-batches-py", "data_batch_1"), (&CIFAR100, "cifar-100-python", "train")]
+        {
+            let dir = tempfile::tempdir().unwrap();
+            let deep = dir.path().join(folder);
+            fs::create_dir_all(&deep).unwrap();
+            fs::write(deep.join(file), b"pickled").unwrap();
+            for at in [dir.path(), &deep] {
+                let text = read(format, at).unwrap_err().to_string();
+                let words = ["Python version (pickled)", format.archive.0, "grawa data get"];
+                assert!(words.iter().all(|word| text.contains(word)), "{text}");
+                let info = crate::info(at, &|_, _| ()).unwrap();
+                assert!(
+                    info.problems >= 1 && info.text.contains("Python version (pickled)"),
+                    "{}",
+                    info.text
+                );
+            }
+            write(&own(format), dir.path());
+            assert!(read(&own(format), dir.path()).is_ok());
         }
     }
 

@@ -46,8 +46,13 @@ pub fn info(dir: &Path, progress: &(dyn Fn(usize, usize) + Sync)) -> Result<Info
     }
     let mut info = Info::default();
     for format in [&cifar::CIFAR10, &cifar::CIFAR100] {
-        if let Some(at) = format.find(dir)? {
-            describe(&mut info, format.kind, &at);
+        match (format.find(dir)?, format.find_pickled(dir)?) {
+            (Some(at), _) => describe(&mut info, format.kind, &at),
+            (None, Some(at)) => {
+                info.add(&format!("{} in {}", format.kind, at.display()));
+                info.problem(format.pickled(&at));
+            }
+            (None, None) => {}
         }
     }
     let mut places = Vec::new();

@@ -81,7 +81,8 @@ impl Tensors {
     /// Parses the bytes of a file.
     pub fn parse(bytes: &[u8], path: &Path, owner: &str) -> Result<Self, Error> {
         let wrong = |why: String| Error::NotSafetensors { path: path.into(), why };
-        let file = SafeTensors::deserialize(bytes).map_err(|error| wrong(error.to_string()))?;
+        let file = SafeTensors::deserialize(bytes)
+            .map_err(|error| wrong(of_torch(bytes, path).unwrap_or(error.to_string())))?;
         let mut all = Tensors::new(path, owner);
         all.metadata = metadata_of(bytes).map_err(wrong)?;
         for (name, view) in file.iter() {
@@ -305,6 +306,14 @@ fn with_metadata(bytes: &[u8], metadata: &Metadata) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes()[..], &header, tensors].concat()
 }
 
+/// How to convert a file of `torch.save`: a zip archive, or a pickle of protocol 2 and above.
+fn of_torch(bytes: &[u8], path: &Path) -> Option<String> {
+    let is_torch = bytes.starts_with(b"PK\x03\x04") || matches!(bytes, [0x80, 2..=5, ..]);
+    let load = format!("torch.load({path:?}, map_location=\"cpu\", weights_only=True)");
+    let save = format!("safetensors.torch.save_file({load}, {:?})", path.with_extension("safetensors"));
+    is_torch.then(|| format!("it is one of torch.save; convert its state dict in Python: {save}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -321,6 +330,37 @@ mod tests {
     fn what_is_written_reads_back() {
         let tensors = some();
         assert_eq!(Tensors::parse(&tensors.to_bytes().unwrap(), Path::new("file"), "net").unwrap(), tensors);
+    }
+
+    /// PyTorch's own files are named, with what converts them; a header that begins alike is no such file.
+    #[test]
+    fn a_file_of_torch_is_named() {
+        let read = |bytes: &[u8]| {
+            Tensors::parse(bytes, Path::new("old/net.pt"), "net").map_err(|error| error.to_string())
+        };
+        for bytes in [
+            &b"PK\x03\x04\0\0\x08\x08 archive/data.pkl"[..],
+            b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j",
+            b"\x80\x04\x95\0\0\0",
+        ] {
+            let text = read(bytes).unwrap_err();
+            assert!(
+                text.contains("torch.save") && text.contains("save_file(torch.load(\"old/net.pt\""),
+                "{text}"
+            );
+            assert!(text.contains("\"old/net.safetensors\")"), "{text}");
+        }
+        assert!(!read(b"no tensors at all").unwrap_err().contains("torch"));
+        for length in [0x280, 0x10280] {
+            let mut tensors = some();
+            let empty = tensors.to_bytes().unwrap()[..8].to_vec();
+            let bare = u64::from_le_bytes(empty.try_into().unwrap()) as usize;
+            let words = "x".repeat(length - bare - r#""__metadata__":{"k":""},"#.len());
+            tensors.metadata.insert("k".into(), words);
+            let bytes = tensors.to_bytes().unwrap();
+            let found = Tensors::parse(&bytes, Path::new("net"), "net").unwrap();
+            assert_eq!(found.tensors.len(), 2, "{:?}", &bytes[..8]);
+        }
     }
 
     /// The same words give the same bytes, and the tensors' bytes are those of a file without them.
