@@ -97,7 +97,7 @@ pub enum Error {
     #[error(transparent)]
     Replica(Cause),
     /// Vectors of different lengths where they must be equal.
-    #[error("{what} holds {found} scalars, but {expected} are needed")]
+    #[error("{what}: {found} numbers were found, and {expected} are needed")]
     WrongLength {
         /// The vector.
         what: String,

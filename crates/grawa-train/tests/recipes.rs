@@ -55,6 +55,41 @@ fn every_recipe_resolves_prints_and_reads_back_with_every_point_of_its_study() {
     assert_eq!(names, known);
 }
 
+/// A run's folder holds every knob: the recipe of a run that was begun when `mean` pulled by 0.5, written by the
+/// program of then.
+#[test]
+fn an_old_run_keeps_its_method() {
+    let text = include_str!("fixtures/recipe-of-an-old-run.toml");
+    let recipe = Recipe::resolve(&Overrides::default().file("recipe.toml", text).unwrap()).unwrap();
+    assert_eq!(recipe.method.to_string(), "mean:pull=0.5,prox=0.01");
+    let printed: toml::Table = recipe.to_toml().parse().unwrap();
+    assert_eq!(printed["method"], text.parse::<toml::Table>().unwrap()["method"]);
+}
+
+/// The column `mean` of the paper's tables is MGRAWA without its weights, written out: over the grid of MGRAWA, with
+/// its prox.
+#[test]
+fn the_control_of_the_papers_studies_is_written_out() {
+    for name in [
+        "cifar10-resnet20",
+        "cifar10-vgg16",
+        "cifar10-pyramidnet",
+        "cifar100-densenet",
+        "cifar100-wrn",
+        "cifar100-pyramidnet",
+        "imagenet-resnet50",
+    ] {
+        let (_, study) = recipe(name);
+        let of = |method: Name| {
+            let points =
+                study.points(&method.into(), 36).unwrap().into_iter().map(|point| point.recipe.method);
+            points.map(|it| (it.period, it.pull, it.prox, it.toward, it.centre)).collect::<Vec<_>>()
+        };
+        assert_eq!(of(Name::Mean), of(Name::Mgrawa), "{name}");
+        assert_eq!(of(Name::Mean).len(), 12, "{name}");
+    }
+}
+
 /// Workers, parameters, and the rounds of LGRAWA in the paper's table of communication times.
 #[test]
 fn the_settings_are_the_papers() {

@@ -321,6 +321,11 @@ impl Method {
         now
     }
 
+    /// Whether rounds depend on the learning rate of the local steps.
+    pub fn goes_by_rate(&self) -> bool {
+        self.qsr > 0.0 || matches!(self.centre, Centre::Outer(Outer { by_rate: Some(_), .. }))
+    }
+
     /// The local steps until the next round, where the last step had this learning rate: τ, or the (α/η)² of the quadratic
     /// synchronization rule. While the rate still rises, as in a warm-up, it is τ.
     ///

@@ -31,7 +31,7 @@ pub enum Name {
     LocalMgrawa,
     /// LGRAWA by the gradients of the local steps.
     LocalLgrawa,
-    /// The plain mean: the control; with λ = 1 it is Local SGD.
+    /// Local SGD: the plain mean, from which workers restart. With λ < 1 it is the control of GRAWA's weights.
     Mean,
     /// Nesterov momentum on the centre; workers start each cycle from it.
     Diloco,
@@ -64,7 +64,10 @@ const WORDS: [(Name, [&str; 3]); Name::Sgd as usize + 1] = [
         Name::LocalLgrawa,
         ["local-lgrawa", "Local-LGRAWA", "LGRAWA with the norms of the local steps: no extra batch"],
     ),
-    (Name::Mean, ["mean", "Mean", "the control: the centre is the plain mean; with λ = 1 it is Local SGD"]),
+    (
+        Name::Mean,
+        ["mean", "Mean", "Local SGD: the centre is the plain mean of the workers; they restart from it"],
+    ),
     (
         Name::Diloco,
         [
@@ -145,14 +148,15 @@ impl FromStr for Name {
     }
 }
 
-/// The row of a name. The numbers are those of the authors' sample script, which lie inside the paper's
-/// grids; where a preset differs it says so.
+/// The row of a name: what the name means in the paper that has introduced it. The numbers of the GRAWA paper's methods
+/// are those of its authors' sample script, which lie inside the paper's grids; where a preset differs it says so.
 pub(super) fn row(name: Name, preset: Preset) -> Method {
     let reference = preset == Preset::Reference;
     // Paper: one batch for all workers. The code draws one for each, with dropout on.
     let batch = Source::Batch { common: !reference, dropout: reference };
     let norm = |of, from, momentum| Score::Norm { of, from, momentum };
-    let mean = Method {
+    // What most of the GRAWA paper's methods share.
+    let grawa = Method {
         name,
         preset,
         share: Share::Parameters,
@@ -171,9 +175,10 @@ pub(super) fn row(name: Name, preset: Preset) -> Method {
         radius: None,
         evaluate: Evaluate::Mean,
     };
-    let inverse = |score| Method { score, weighting: Weighting::Inverse, ..mean.clone() };
-    let gradients =
-        Method { share: Share::Gradients, pull: Pull::Fixed(1.0), prox: 0.0, period: 1, ..mean.clone() };
+    let inverse = |score| Method { score, weighting: Weighting::Inverse, ..grawa.clone() };
+    // Workers restart from the centre, and nothing pulls them between rounds.
+    let local = Method { pull: Pull::Fixed(1.0), prox: 0.0, ..grawa.clone() };
+    let gradients = Method { share: Share::Gradients, period: 1, ..local.clone() };
     match name {
         // Paper: λ toward the centre just made. The code: ρ/M toward the old one.
         Name::Easgd => Method {
@@ -183,7 +188,7 @@ pub(super) fn row(name: Name, preset: Preset) -> Method {
             prox: 0.0,
             period: 4,
             evaluate: Evaluate::Centre,
-            ..mean
+            ..grawa
         },
         // Paper: the loss of the current batch. The code: the mean of the last four.
         Name::Lsgd => Method {
@@ -192,7 +197,7 @@ pub(super) fn row(name: Name, preset: Preset) -> Method {
             pull: Pull::Fixed(0.1),
             prox: 0.1,
             period: 4,
-            ..mean
+            ..grawa
         },
         Name::Grawa => Method { prox: 0.0, ..inverse(norm(Norm::Gradient, batch, 0.0)) },
         Name::Mgrawa => inverse(norm(Norm::LayerSum, batch, MOMENTUM)),
@@ -202,24 +207,33 @@ pub(super) fn row(name: Name, preset: Preset) -> Method {
         Name::LocalLgrawa => {
             inverse(norm(Norm::Layers, Source::Training { reset: !reference }, LOCAL_MOMENTUM))
         }
-        Name::Mean => mean,
-        // DiLoCo's paper: the outer optimizer. The rest is as in `mean`, so that the outer step is the only difference.
+        Name::Mean => local,
+        // DiLoCo's paper: the outer optimizer. The period is ours: the paper's 500 steps of AdamW are for longer runs.
         Name::Diloco => {
             let outer = Outer { rate: 0.7, momentum: 0.9, nesterov: true, by_rate: None };
-            Method { centre: Centre::Outer(outer), pull: Pull::Fixed(1.0), ..mean }
+            Method { centre: Centre::Outer(outer), ..local }
         }
         // SlowMo's paper, Eq. 2 and 3: α = 1; β from 0.4 to 0.8.
         Name::Slowmo => {
             let outer = Outer { rate: 1.0, momentum: 0.7, nesterov: false, by_rate: Some(1.0) };
-            Method { centre: Centre::Outer(outer), pull: Pull::Fixed(1.0), ..mean }
+            Method { centre: Centre::Outer(outer), ..local }
         }
-        // Everything but the push is as in `mean`.
-        Name::Dppf => Method { push: 0.1, push_rise: Rise::Cosine, ..mean },
+        // DPPF's paper has no prox. α (the pull) and λ (the push) are searched there; these are ours.
+        Name::Dppf => Method { push: 0.1, push_rise: Rise::Cosine, prox: 0.0, ..grawa },
         // α is searched in the paper; with our rates from 0.1 down this one stretches the later part of a run.
-        Name::Qsr => Method { qsr: 0.2, pull: Pull::Fixed(1.0), ..mean },
+        Name::Qsr => Method { qsr: 0.2, ..local },
         Name::DpSgd => gradients,
         Name::DpSam => Method { radius: Some(0.05), ..gradients },
-        Name::Sgd => Method { share: Share::Nothing, pull: Pull::Fixed(0.0), prox: 0.0, period: 1, ..mean },
+        Name::Sgd => Method { share: Share::Nothing, pull: Pull::Fixed(0.0), period: 1, ..local },
+    }
+}
+
+/// Knobs that had other defaults before `mean` was Local SGD; texts that were recorded then mean these.
+pub(super) fn defaults_before(name: Name) -> &'static [(&'static str, f64)] {
+    match name {
+        Name::Mean => &[("pull", 0.5), ("prox", 0.01)],
+        Name::Diloco | Name::Slowmo | Name::Dppf | Name::Qsr => &[("prox", 0.01)],
+        _ => &[],
     }
 }
 
@@ -236,6 +250,37 @@ mod tests {
                 let method = Method::named(name, preset);
                 assert_eq!((method.name, method.preset, method.check()), (name, preset, Ok(())));
             }
+        }
+    }
+
+    /// One name, one meaning, with both presets: that of the paper it comes from.
+    #[test]
+    fn names_mean_what_their_papers_say() {
+        let outer =
+            |rate, momentum, nesterov, by_rate| Centre::Outer(Outer { rate, momentum, nesterov, by_rate });
+        for preset in [Preset::Paper, Preset::Reference] {
+            let row = |name| Method::named(name, preset);
+            // Local SGD.
+            let mean = row(Name::Mean);
+            assert_eq!((mean.pull, mean.prox, mean.push, mean.qsr), (Pull::Fixed(1.0), 0.0, 0.0, 0.0));
+            assert_eq!(
+                (mean.score, mean.weighting, mean.centre),
+                (Score::None, Weighting::Uniform, Centre::Weighted)
+            );
+            // The others are Local SGD, but for what their papers change.
+            let named = |name| Method { name, ..mean.clone() };
+            let changed = [
+                Method { centre: outer(0.7, 0.9, true, None), ..named(Name::Diloco) },
+                Method { centre: outer(1.0, 0.7, false, Some(1.0)), ..named(Name::Slowmo) },
+                Method { qsr: 0.2, ..named(Name::Qsr) },
+                Method { push: 0.1, push_rise: Rise::Cosine, pull: Pull::Fixed(0.5), ..named(Name::Dppf) },
+            ];
+            for expected in changed {
+                assert_eq!(row(expected.name), expected);
+            }
+            // The GRAWA paper's own keep its numbers.
+            let paper = [Name::Mgrawa, Name::Lgrawa, Name::LocalMgrawa, Name::LocalLgrawa].map(row);
+            assert!(paper.iter().all(|row| (row.pull, row.prox, row.period) == (Pull::Fixed(0.5), 0.01, 32)));
         }
     }
 

@@ -383,6 +383,42 @@ impl Method {
         self.to_table().to_string()
     }
 
+    /// Every knob and its value, the name first; those of the inner level are called `inner.KNOB`. For comparing and
+    /// recording a method: what a bare name means may change.
+    pub fn to_knobs(&self) -> Vec<(String, String)> {
+        fn walk(prefix: &str, table: &Table, found: &mut Vec<(String, String)>) {
+            for (knob, value) in table {
+                match value {
+                    Value::Table(inner) => walk(&format!("{knob}."), inner, found),
+                    Value::String(word) => found.push((format!("{prefix}{knob}"), word.clone())),
+                    value => found.push((format!("{prefix}{knob}"), value.to_string())),
+                }
+            }
+        }
+        let mut found = Vec::new();
+        walk("", &self.to_table(), &mut found);
+        found.sort_by_key(|(knob, _)| knob != "name");
+        found
+    }
+
+    /// The method of a text that was recorded before `mean` was Local SGD: knobs that are not in it have the defaults
+    /// of then.
+    pub fn recorded_before(text: &str) -> Result<Method, Error> {
+        let (name, knobs) = text.split_once(':').unwrap_or((text, ""));
+        let is_set = |knob: &str| {
+            knobs.split(',').any(|own| own.split_once('=').is_some_and(|it| it.0.trim() == knob))
+        };
+        let added =
+            super::table::defaults_before(name.trim().parse()?).iter().filter(|(knob, _)| !is_set(knob));
+        let added = added.map(|(knob, value)| format!("{knob}={value}"));
+        let all: Vec<String> =
+            (knobs.split(',').filter(|own| !own.is_empty()).map(Into::into)).chain(added).collect();
+        match all.is_empty() {
+            true => text.parse(),
+            false => format!("{name}:{}", all.join(",")).parse(),
+        }
+    }
+
     fn to_table(&self) -> Table {
         // Knobs are numbers, words and one nested table of the same: TOML can always hold them.
         Table::try_from(Knobs::from(self.clone())).unwrap_or_default()

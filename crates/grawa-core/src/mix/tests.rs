@@ -143,7 +143,7 @@ fn vectors_must_fit() {
     assert!(run(2, 2, 2).is_ok());
     assert_eq!(
         run(2, 1, 2).unwrap_err().to_string(),
-        "the vector of worker 1 holds 1 scalars, but 2 are needed"
+        "the vector of worker 1: 1 numbers were found, and 2 are needed"
     );
     assert!(run(3, 3, 3).is_err() && run(2, 2, 1).is_err());
     assert!(mix(&plan, &layout, &mut [&mut [0.0; 2]], &mut [0.0; 2]).is_err());
@@ -198,7 +198,7 @@ fn without_its_extra_a_method_is_its_base() {
     for (text, base) in [
         ("diloco:rate=1,momentum=0", "mean:pull=1"),
         ("slowmo:momentum=0", "mean:pull=1"),
-        ("dppf:push=0", "mean"),
+        ("dppf:push=0", "mean:pull=0.5"),
         ("qsr:qsr=0", "mean:pull=1"),
         ("mgrawa:by=steps", "mgrawa"),
     ] {
@@ -221,7 +221,7 @@ fn without_its_extra_a_method_is_its_base() {
 fn the_golden_push() {
     for (push, expected) in [(2.5, [[0.0, 0.0], [6.0, 8.0]]), (5.0, [[-1.5, -2.0], [7.5, 10.0]])] {
         let (mut workers, mut centre) = ([vec![0.0, 0.0], vec![6.0, 8.0]], [0.0; 2]);
-        round(&format!("mean:push={push}"), &[0.0; 2], &mut workers, &mut centre);
+        round(&format!("mean:pull=0.5,push={push}"), &[0.0; 2], &mut workers, &mut centre);
         assert_eq!((centre, workers), ([3.0, 4.0], expected.map(Vec::from)));
     }
     // At half of the run λ has grown to a half, and a lost worker is at the centre.
@@ -230,11 +230,11 @@ fn the_golden_push() {
         let method = method(&format!("mean:push=2,push_rise={rise}")).at(0.5, 0.0);
         assert!((method.push - 1.0).abs() < 1e-12, "{rise}: {}", method.push);
     }
-    decide(&method("mean:push=1"), &[0.0; 3], &mut workers, &mut centre);
+    decide(&method("mean:pull=0.5,push=1"), &[0.0; 3], &mut workers, &mut centre);
     assert_eq!((workers, centre), ([vec![-0.5], vec![2.5], vec![1.0]], [1.0]));
     // In the mean the workers settle at a distance of push/λ.
     let (mut workers, mut centre) = ([vec![0.1], vec![-0.1]], [0.0]);
-    (0..60).for_each(|_| drop(round("mean:push=2", &[0.0; 2], &mut workers, &mut centre)));
+    (0..60).for_each(|_| drop(round("mean:pull=0.5,push=2", &[0.0; 2], &mut workers, &mut centre)));
     assert!((workers[0][0] - 4.0).abs() < 1e-5 && (workers[1][0] + 4.0).abs() < 1e-5, "{workers:?}");
 }
 

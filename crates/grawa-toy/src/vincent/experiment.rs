@@ -115,7 +115,7 @@ fn nothing_to_pull<T>(method: Name) -> Result<T, Error> {
 ///
 /// ```
 /// use grawa_toy::vincent::method;
-/// assert_eq!(method("mean", 0.5, 4)?.to_string(), "mean:period=4,prox=0");
+/// assert_eq!(method("mean", 0.5, 4)?.to_string(), "mean:period=4,pull=0.5");
 /// assert_eq!(method("mean:prox=0.1,period=8", 0.3, 4)?.to_string(), "mean:period=8,pull=0.3,prox=0.1");
 /// # Ok::<(), grawa_toy::Error>(())
 /// ```

@@ -65,7 +65,9 @@ fn an_outer_optimizer_is_that_of_diloco_unless_it_is_said() {
 fn a_control_can_be_made_into_another_method() {
     let made = read("mean:score=layer-sum,weighting=inverse");
     let mgrawa = read("mgrawa");
-    assert_eq!((made.score, made.weighting, made.pull), (mgrawa.score, mgrawa.weighting, mgrawa.pull));
+    assert_eq!((made.score, made.weighting), (mgrawa.score, mgrawa.weighting));
+    let control = read("mean:pull=0.5,prox=0.01");
+    assert_eq!((control.pull, control.prox, control.period), (mgrawa.pull, mgrawa.prox, mgrawa.period));
     let local = read("lgrawa:score_from=training");
     assert_eq!(local.score, read("local-lgrawa").score);
 }
@@ -203,4 +205,39 @@ proptest! {
     fn no_text_panics(text in "\\PC{0,40}", tail in "(lgrawa|lsgd|easgd):([a-z_.]{1,12}=[a-z0-9./-]{0,6},?){0,4}") {
         let _ = (text.parse::<Method>(), tail.parse::<Method>(), toml::from_str::<Method>(&text));
     }
+}
+
+/// Texts of before keep their meaning; a method's knobs say all of it.
+#[test]
+fn a_recorded_text_keeps_its_meaning() {
+    let before = |text: &str| Method::recorded_before(text).unwrap();
+    for (old, now) in [
+        ("mean", "mean:pull=0.5,prox=0.01"),
+        ("mean:period=4", "mean:period=4,pull=0.5,prox=0.01"),
+        ("mean:pull=1,prox=0", "mean"),
+        ("mean:pull=1", "mean:prox=0.01"),
+        ("diloco:momentum=0.3", "diloco:momentum=0.3,prox=0.01"),
+        ("slowmo", "slowmo:prox=0.01"),
+        ("qsr:prox=0", "qsr"),
+        ("dppf:preset=reference", "dppf:preset=reference,prox=0.01"),
+        ("mean:centre=moving", "mean:centre=moving,pull=0.5,prox=0.01"),
+        ("lgrawa", "lgrawa"),
+        ("easgd:pull=0.3", "easgd:pull=0.3"),
+    ] {
+        assert_eq!(before(old), read(now), "{old}");
+    }
+    for name in Name::ALL {
+        let (before, now) = (before(name.as_str()), read(name.as_str()));
+        assert_eq!(before.pull, if name == Name::Mean { Pull::Fixed(0.5) } else { now.pull }, "{name}");
+    }
+    assert!(Method::recorded_before("maen").is_err());
+    let knobs = read("mean:period=3").to_knobs();
+    assert_eq!(knobs[0], ("name".into(), "mean".into()));
+    assert!(knobs.contains(&("pull".into(), "1.0".into())) && knobs.contains(&("period".into(), "3".into())));
+    assert!(
+        read("lsgd:inner.group=2")
+            .to_knobs()
+            .iter()
+            .any(|(knob, value)| knob == "inner.group" && value == "2")
+    );
 }
