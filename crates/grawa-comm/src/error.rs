@@ -109,6 +109,12 @@ pub enum Error {
         /// Why.
         why: String,
     },
+    /// An address of a coordinator without a host or a port.
+    #[error("'{found}' is no address of a coordinator: expected HOST:PORT, such as 192.0.2.1:7117")]
+    Address {
+        /// What was given.
+        found: String,
+    },
     /// A peer with another key.
     #[error("the peer has another key, or none: {why}")]
     WrongKey {

@@ -92,7 +92,7 @@ def main():
             velocity = 0.9 * velocity + gradient
             x -= 0.05 * velocity
             norms = [float(np.linalg.norm(part)) for part in tensors(gradient).values()]
-            session.step(loss, norms if session.wants_norms else ())
+            session.step(loss, norms if session.wants_norms else (), 0.05)
         elif due == "round":
             session.round(x)
             if session.was_replaced:

@@ -19,9 +19,12 @@ const HINT: Duration = Duration::from_secs(2);
 
 /// An error of a session.
 pub(crate) fn failed(error: &grawa_session::Error) -> PyErr {
-    use grawa_session::Error::{AnotherRun, Core, NotElastic, NotInSession};
+    use grawa_session::Error::{
+        AnotherRun, Core, NoRate, NotElastic, NotInSession, WorkersDiffer, WrongRate, Zero,
+    };
     match error {
         Core(_) | NotElastic { .. } | NotInSession { .. } | AnotherRun { .. } => wrong(error),
+        WorkersDiffer { .. } | Zero { .. } | NoRate { .. } | WrongRate { .. } => wrong(error),
         _ => GrawaError::new_err(error.to_string()),
     }
 }

@@ -18,7 +18,7 @@ pub(crate) struct ProcessGroup {
     carrier: Arc<Py<PyAny>>,
     rank: u32,
     size: u32,
-    /// Groups made so far: that of the rounds, then that of the evaluated model.
+    /// Groups with vectors made so far: that of the rounds, then that of the evaluated model.
     groups: Cell<u32>,
 }
 
@@ -42,7 +42,8 @@ impl Transport for ProcessGroup {
             // Sessions refuse methods with groups inside the group.
             return Err(CommError::NotInGroup);
         }
-        let is_view = self.groups.replace(self.groups.get() + 1) > 0;
+        // A group without a centre only gathers.
+        let is_view = !centre.is_empty() && self.groups.replace(self.groups.get() + 1) > 0;
         let members = ranks.collect();
         let carrier = Arc::clone(&self.carrier);
         Ok(Some(Box::new(Member { carrier, id: self.rank, members, is_view, centre: Arc::new(centre) })))

@@ -187,8 +187,9 @@ impl Session {
     }
 
     /// Counts a step. Returns what is due.
-    fn step(&self, loss: f64, norms: Vec<f64>, rate: f64) -> PyResult<&'static str> {
+    fn step(&self, loss: f64, norms: Vec<f64>, rate: Option<f64>) -> PyResult<&'static str> {
         self.check_process()?;
+        let rate = self.rate_of(rate)?;
         self.hear_launcher()?;
         let mut place = self.place()?;
         let due = place.as_mut().ok_or_else(|| self.absent())?.step(LocalStep { loss, norms: &norms, rate });
@@ -196,8 +197,9 @@ impl Session {
     }
 
     /// Counts a step whose loss and norms come later. Returns what is due.
-    fn step_unmeasured(&self, rate: f64) -> PyResult<&'static str> {
+    fn step_unmeasured(&self, rate: Option<f64>) -> PyResult<&'static str> {
         self.check_process()?;
+        let rate = self.rate_of(rate)?;
         self.hear_launcher()?;
         let mut place = self.place()?;
         let due = place.as_mut().ok_or_else(|| self.absent())?.step_unmeasured(rate);
@@ -358,6 +360,15 @@ impl Session {
             "this session belongs to the process that this one was forked from: threads and connections do not survive a fork; \
              join in the process that trains, after forking",
         ))
+    }
+
+    /// The rate of a step, which some methods need.
+    fn rate_of(&self, rate: Option<f64>) -> PyResult<f64> {
+        let method = &self.settings.method;
+        match rate {
+            None if method.goes_by_rate() => Err(failed(&Error::NoRate { method: method.to_string() })),
+            rate => Ok(rate.unwrap_or(0.0)),
+        }
     }
 
     fn look<T>(&self, look: impl FnOnce(&grawa_session::Session) -> T) -> PyResult<T> {

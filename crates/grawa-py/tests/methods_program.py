@@ -25,7 +25,7 @@ def loop(session, x, fails):
                 x += numpy.float32(session.prox) * (centre - x)
             if fails and worker == 1 and steps == 9:
                 x[3] = numpy.nan
-            session.step(float(numpy.linalg.norm(x)), norms if session.wants_norms else ())
+            session.step(float(numpy.linalg.norm(x)), norms if session.wants_norms else (), 0.1)
         elif due == "round":
             session.round(as_given(session, x), norms if session.score_seed is not None else ())
         else:

@@ -60,6 +60,48 @@ def test_alone(capfd: pytest.CaptureFixture[str]) -> None:
         session.step(1.0)
 
 
+@pytest.mark.parametrize("method", ["slowmo:period=4", "qsr", "lgrawa:qsr=0.2"])
+def test_a_method_that_goes_by_the_rate_needs_one(method: str) -> None:
+    """At every step: without a rate SlowMo would undo all training."""
+    session = grawa.Session(np.ones(3, dtype=np.float32), method=method, budget="8step")
+    for _ in range(2):
+        with pytest.raises(ValueError, match="goes by the learning rate"):
+            session.step(1.0)
+        with pytest.raises(ValueError, match="goes by the learning rate"):
+            session.step_unmeasured()
+    with pytest.raises(ValueError, match="the learning rate of a step is -0.1"):
+        session.step(1.0, rate=-0.1)
+    assert session.progress.steps == 0
+    session.step(1.0, rate=0.1)
+    assert session.progress.steps == 1
+
+
+WINDOW = """
+import sys
+import numpy as np, grawa
+# Means 7 and 2: worker 1 leads, though worker 0 has the smallest last loss.
+losses = {0: [9.0, 9.0, 9.0, 1.0], 1: [2.0, 2.0, 2.0, 2.0]}
+x = np.zeros(4, dtype=np.float32)
+session = grawa.Session(x, method="lsgd:period=4,score_window=4", budget="4step", evaluate=None)
+steps = 0
+while (due := session.due) != "end":
+    if due == "step":
+        session.step(losses[session.worker][steps])
+        steps += 1
+    elif due == "round":
+        print("weights", session.round(x)["weights"], flush=True)
+    else:
+        session.evaluated_model(x)
+session.finish()
+"""
+
+
+def test_the_mean_loss_of_a_window_is_of_all_its_steps(tmp_path: Path) -> None:
+    output = launch(tmp_path, WINDOW, workers=2)
+    assert output.returncode == 0, output.stdout + output.stderr
+    assert said(output, "weights") == ["{0: 0.0, 1: 1.0}"] * 2, output.stdout
+
+
 def test_arrays_that_do_not_fit() -> None:
     settings = {"method": "mean", "budget": "8step"}
     with pytest.raises(TypeError, match="32-bit floats"):

@@ -86,7 +86,7 @@ fn work(address: &str, leaves_after: Duration) -> Result<Trained, Failure> {
                 let numbers: Vec<u64> = (first..first + u64::from(BATCH)).map(number).collect();
                 let (loss, gradient) = loss_and_gradient(&parameters, &numbers);
                 parameters.iter_mut().zip(&gradient).for_each(|(x, g)| *x -= RATE * g);
-                session.step(LocalStep { loss, rate: f64::from(RATE), ..LocalStep::default() })?;
+                session.step(LocalStep::new(loss, f64::from(RATE)))?;
             }
             // With a momentum, `was_replaced` of the result says when to drop it.
             Due::Round => drop(session.round(&[], &mut parameters)?),

@@ -77,6 +77,52 @@ pub enum Error {
         /// At the coordinator.
         expected: String,
     },
+    /// Workers of a fixed number of processes that were started with different settings.
+    #[error(
+        "the workers do not train the same run: {what} is {found} on worker {worker} and {expected} on worker {other}; start all of them with the same settings"
+    )]
+    WorkersDiffer {
+        /// What differs.
+        what: String,
+        /// A worker.
+        worker: u32,
+        /// What it has.
+        found: String,
+        /// Another one.
+        other: u32,
+        /// What that one has.
+        expected: String,
+    },
+    /// A session of more or fewer processes than its settings have workers.
+    #[error(
+        "{processes} processes are connected, and the settings have {workers} workers: a session is one worker, so give as many workers as processes"
+    )]
+    WrongWorkers {
+        /// Processes.
+        processes: u32,
+        /// Workers.
+        workers: u32,
+    },
+    /// A number of the settings that cannot be zero.
+    #[error("{what} = 0: a run needs at least 1")]
+    Zero {
+        /// The setting.
+        what: &'static str,
+    },
+    /// A method that goes by the learning rate, which it was not given.
+    #[error(
+        "{method} goes by the learning rate, and was given none above 0: give each `step` the rate of your optimizer"
+    )]
+    NoRate {
+        /// The method.
+        method: String,
+    },
+    /// A learning rate that no optimizer has.
+    #[error("the learning rate of a step is {found}; expected a number, 0 or more")]
+    WrongRate {
+        /// The rate.
+        found: f64,
+    },
     /// A call at the wrong time.
     #[error("{call} was called, but {due} is due")]
     NotDue {

@@ -9,6 +9,7 @@
 //!   steps the caller takes.
 #![deny(missing_docs)]
 
+mod agreement;
 mod choices;
 mod error;
 pub mod event;

@@ -52,14 +52,21 @@ impl Due {
 }
 
 /// A local step of the caller.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct LocalStep<'a> {
     /// The loss of its batch.
     pub loss: f64,
     /// The norm of each tensor's gradient, where [`Session::wants_norms`]; empty otherwise.
     pub norms: &'a [f64],
-    /// The learning rate: for the record, and for methods that depend on it (`slowmo`, `qsr`), which stand still at 0.
+    /// The learning rate: for the record, and for methods that go by it (`slowmo`, `qsr`).
     pub rate: f64,
+}
+
+impl LocalStep<'_> {
+    /// A step without norms.
+    pub fn new(loss: f64, rate: f64) -> Self {
+        LocalStep { loss, norms: &[], rate }
+    }
 }
 
 /// How a round went for this worker.
@@ -123,7 +130,7 @@ pub struct DataShard {
 ///                 match session.due() {
 ///                     Due::Step => {
 ///                         x.iter_mut().for_each(|x| *x -= 0.1 * (*x - f32::from(worker)));
-///                         session.step(LocalStep::default())?;
+///                         session.step(LocalStep::new(0.0, 0.1))?;
 ///                     }
 ///                     Due::Round => drop(session.round(&[], &mut x)?),
 ///                     Due::Evaluate => drop(session.evaluated_model(&x)?),
@@ -147,6 +154,8 @@ pub struct Session {
     last_norms: Option<Vec<f64>>,
     /// Steps whose loss and norms are still to come.
     unmeasured: u64,
+    /// Whether a step had a learning rate above 0.
+    has_rate: bool,
     /// Whether rounds fail for want of a connection.
     is_alone: bool,
     /// When the caller was last given something to do.
@@ -211,17 +220,17 @@ impl Session {
         })
     }
 
-    /// A worker of a fixed number of processes; all must call it. All start from the parameters of the first one.
+    /// A worker of a fixed number of processes; all must call it, with the same settings: otherwise all get an error
+    /// that names the first one that differs. All start from the parameters of the first process.
     pub fn over(
         transport: &dyn Transport,
         settings: &Settings,
         parameters: &mut [f32],
     ) -> Result<Self, Error> {
+        settings.agree_over(transport, parameters.len())?;
         let (rank, size) = (transport.rank(), transport.size());
         if size != settings.workers {
-            let (found, expected) = (settings.workers.to_string(), size.to_string());
-            let what = "the number of workers".into();
-            return Err(Error::AnotherRun { what, found, expected });
+            return Err(Error::WrongWorkers { processes: size, workers: settings.workers });
         }
         let pacing = match settings.pace {
             Pace::Even => Pacing::Even,
@@ -240,7 +249,12 @@ impl Session {
 
     /// A worker alone.
     pub fn alone(settings: &Settings, parameters: &mut [f32]) -> Result<Self, Error> {
-        let settings = Settings { workers: 1, pace: Pace::Even, ..settings.clone() };
+        settings.check()?;
+        if settings.workers != 1 {
+            return Err(Error::WrongWorkers { processes: 1, workers: settings.workers });
+        }
+        // With nobody else the paces are the same.
+        let settings = Settings { pace: Pace::Even, ..settings.clone() };
         Session::start(&settings, Pacing::Even, None, parameters, |common, set, start| {
             let snapshot = fresh(&common.method, &common.layout, vec![(start.parameters, Vec::new())])?;
             let (membership, processes) = (Membership::Alone, vec![(0, vec![0])]);
@@ -311,6 +325,7 @@ impl Session {
             due: Due::Step,
             last_norms: None,
             unmeasured: 0,
+            has_rate: false,
             is_alone: false,
             given_at: Duration::ZERO,
             notes: inbox,
@@ -373,11 +388,13 @@ impl Session {
     }
 
     /// Pulls parameters lightly toward the centre, where the method has a prox term: to be called after each step of the optimizer.
-    pub fn apply_prox(&self, parameters: &mut [f32]) {
+    pub fn apply_prox(&self, parameters: &mut [f32]) -> Result<(), Error> {
+        expect("the parameters", parameters.len(), self.settings.layout.len())?;
         let strength = self.cycle.prox[0];
         if strength > 0.0 {
             Prox { centre: &self.centre(), strength }.apply(parameters);
         }
+        Ok(())
     }
 
     /// The strength of [`Session::apply_prox`]; zero where the method has no prox term.
@@ -402,10 +419,14 @@ impl Session {
     /// wait. [`Session::measured`] must be called for each such step before the next round.
     pub fn step_unmeasured(&mut self, rate: f64) -> Result<Due, Error> {
         self.expect_due("step", Due::Step)?;
+        if self.settings.method.goes_by_rate() && !(rate.is_finite() && rate >= 0.0) {
+            return Err(Error::WrongRate { found: rate });
+        }
+        self.has_rate |= rate > 0.0;
         let now = (self.process.common.clock)();
         let spent = now.saturating_sub(self.given_at);
         let worker = &mut self.process.workers[0];
-        worker.count(0.0);
+        worker.count();
         worker.spend(spent, (0.0, 0.0));
         (worker.rate, worker.done_at) = (rate, now);
         self.unmeasured += 1;
@@ -422,9 +443,7 @@ impl Session {
         self.check_norms(norms)?;
         self.unmeasured = self.unmeasured.checked_sub(1).ok_or(Error::Unmeasured { steps: 0 })?;
         self.count_last_step(true);
-        let worker = &mut self.process.workers[0];
-        worker.loss = loss;
-        worker.tally.loss += loss;
+        self.process.workers[0].measure(loss);
         self.last_norms = Some(norms.to_vec());
         Ok(())
     }
@@ -449,8 +468,11 @@ impl Session {
             return Err(Error::Unmeasured { steps: self.unmeasured });
         }
         expect("the parameters", parameters.len(), self.settings.layout.len())?;
-        if self.settings.scores_batches() {
-            expect("the scores", scores.len(), self.settings.layout.spans().len())?;
+        let wanted = if self.settings.scores_batches() { self.settings.layout.spans().len() } else { 0 };
+        expect("the scores", scores.len(), wanted)?;
+        // A schedule may begin or end at 0. Without any rate the training of the cycle would be undone.
+        if self.settings.method.goes_by_rate() && !self.has_rate && self.process.workers[0].in_cycle > 0 {
+            return Err(Error::NoRate { method: self.settings.method.to_string() });
         }
         // All of them: a loop that may end early is not vectorized.
         let is_finite = parameters.iter().fold(true, |all, x| all & x.is_finite());
@@ -556,10 +578,8 @@ impl Session {
     }
 
     fn check_norms(&self, norms: &[f64]) -> Result<(), Error> {
-        match self.wants_norms() {
-            true => expect("the norms of the gradient", norms.len(), self.settings.layout.spans().len()),
-            false => Ok(()),
-        }
+        let wanted = if self.wants_norms() { self.settings.layout.spans().len() } else { 0 };
+        expect("the norms of the gradient", norms.len(), wanted)
     }
 
     fn expect_due(&self, call: &'static str, expected: Due) -> Result<(), Error> {

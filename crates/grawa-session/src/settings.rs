@@ -1,12 +1,14 @@
 //! What all processes of a run must agree on.
 
+#[cfg(feature = "group")]
+use crate::agreement::{first_difference, recorded};
 use crate::milestones::{MilestoneSettings, Milestones};
 use crate::{Error, Format, Pace};
 #[cfg(feature = "group")]
 use grawa_comm::group::{self, CoordinatorServer, Joiner, Security};
 use grawa_core::{Amount, Layout, Method, Score, Share, Source};
 #[cfg(feature = "group")]
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 #[cfg(feature = "group")]
 use std::path::Path;
 
@@ -75,6 +77,13 @@ impl Settings {
     /// Whether a session can carry this out.
     pub(crate) fn check(&self) -> Result<(), Error> {
         self.method.check()?;
+        for (what, found) in
+            [("workers", self.workers as usize), ("batch", self.batch as usize), ("examples", self.examples)]
+        {
+            if found == 0 {
+                return Err(Error::Zero { what });
+            }
+        }
         let refuse = |why| Err(Error::NotInSession { method: self.method.to_string(), why });
         match () {
             () if self.method.share == Share::Gradients => refuse(
@@ -84,7 +93,6 @@ impl Settings {
                 refuse("groups inside groups are scored twice in a round; remove inner.group")
             }
             () if self.method.qsr > 0.0 && self.pace == Pace::Free => refuse(QSR_AT_A_FREE_PACE),
-            () if self.workers == 0 => refuse("a run has at least one worker"),
             () => Ok(()),
         }
     }
@@ -109,38 +117,6 @@ impl Settings {
 
 #[cfg(feature = "group")]
 impl Settings {
-    /// The settings by name, as a coordinator gives them to those who join.
-    fn entries(&self) -> Map<String, Value> {
-        let tensors: Map<String, Value> = (self.layout.spans().iter())
-            .zip(1..)
-            .map(|(span, number)| {
-                (
-                    format!("tensor {}", span.name()),
-                    json!(format!("number {number} of shape {:?}", span.shape())),
-                )
-            })
-            .collect();
-        let mut entries = tensors;
-        for span in self.statistics.iter().flat_map(Layout::spans) {
-            entries.insert(format!("statistics {}", span.name()), json!(format!("{:?}", span.shape())));
-        }
-        for (name, value) in [
-            ("name", json!(self.name)),
-            ("method", json!(self.method.to_string())),
-            ("workers", json!(self.workers)),
-            ("budget", json!(self.budget)),
-            ("evaluate", json!(self.evaluate)),
-            ("batch", json!(self.batch)),
-            ("examples", json!(self.examples)),
-            ("seed", json!(self.seed)),
-            ("pace", json!(self.pace.as_str())),
-            ("wire", json!(self.wire.as_str())),
-        ] {
-            entries.insert(name.into(), value);
-        }
-        entries
-    }
-
     /// The settings as bytes, for the charter of a coordinator.
     pub fn charter(&self) -> Vec<u8> {
         Value::Object(self.entries()).to_string().into_bytes()
@@ -152,23 +128,15 @@ impl Settings {
             joiner.propose(self.charter(), trigger(&self.method, self.pace))?;
         }
         let charter = &joiner.charter;
-        let differs = |what: &str, found: &dyn ToString, expected: &dyn ToString| {
-            let (what, found) = (what.to_owned(), found.to_string());
-            Err(Error::AnotherRun { what, found, expected: expected.to_string() })
-        };
-        let Ok(Value::Object(expected)) = serde_json::from_slice(charter) else {
+        let Some(expected) = recorded(charter) else {
             let there = "one of grawa's own models (start the coordinator without a recipe and its options, with --workers only)";
-            return differs("the run", &"a session of this program", &there);
+            let (what, found) = ("the run".into(), "a session of this program".into());
+            return Err(Error::AnotherRun { what, found, expected: there.into() });
         };
-        let found = self.entries();
-        let missing = Value::from("missing");
-        for name in found.keys().chain(expected.keys()) {
-            let (here, there) = (found.get(name).unwrap_or(&missing), expected.get(name).unwrap_or(&missing));
-            if here != there {
-                return differs(name, here, there);
-            }
+        match first_difference(&self.entries(), &expected) {
+            Some((what, found, expected)) => Err(Error::AnotherRun { what, found, expected }),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Starts a coordinator of such a run. It must be kept alive while workers train; its events are read with

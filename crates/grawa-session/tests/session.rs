@@ -134,7 +134,9 @@ fn methods() -> impl Iterator<Item = String> {
     };
     // The α of the quadratic synchronization rule that leaves the period as it is.
     let knobs = |name: &Name| if *name == Name::Qsr { ",qsr=0.1" } else { "" };
-    Name::ALL.iter().filter(is_fit).map(move |name| format!("{name}:period=4{}", knobs(name)))
+    let presets = ["", ",preset=reference"];
+    let of = move |name: &Name| presets.map(|preset| format!("{name}:period=4{}{preset}", knobs(name)));
+    Name::ALL.iter().filter(is_fit).flat_map(of).chain(["lsgd:period=4,score_window=3".into()])
 }
 
 fn expected(method: &str, steps: usize) -> (Vec<Vec<f32>>, Vec<Vec<f32>>) {
@@ -204,7 +206,7 @@ fn sessions_in_an_elastic_group_have_the_bits_of_sequential() {
 
 #[test]
 fn a_session_alone_is_one_worker() {
-    let settings = settings("mean:period=4,pull=1", "10step");
+    let settings = Settings { workers: 1, ..settings("mean:period=4,pull=1", "10step") };
     let mut replica = replica(1.0);
     let session = Session::alone(&settings, replica.parameters()).unwrap();
     let trained = train(session, &mut replica, |_| false).unwrap();
@@ -217,12 +219,13 @@ fn a_session_alone_is_one_worker() {
 fn a_round_needs_no_copy_of_the_parameters() {
     let settings = settings("mean:period=1,pull=0.5", "8step");
     let found = [false, true].map(|is_owned| {
+        let settings = Settings { workers: 1, ..settings.clone() };
         let mut x = vec![2.0; layout().len()];
         let mut session = Session::alone(&settings, &mut x).unwrap();
         let place = x.as_ptr();
         for step in 1..4u8 {
             x.iter_mut().for_each(|x| *x += f32::from(step));
-            session.step(LocalStep::default()).unwrap();
+            session.step(LocalStep::new(0.0, 0.1)).unwrap();
             match is_owned {
                 true => session.round_owned(&[], &mut x).unwrap(),
                 false => session.round(&[], &mut x).unwrap(),
@@ -450,7 +453,7 @@ fn one_can_be_asked_to_leave() {
 
 #[test]
 fn wrong_use_is_named() {
-    let settings = settings("lgrawa:period=4", "16step");
+    let settings = Settings { workers: 1, ..settings("lgrawa:period=4", "16step") };
     let mut x = vec![0.0; 45];
     let mut session = Session::alone(&settings, &mut x).unwrap();
     let text = session.round(&[0.0; 2], &mut x).unwrap_err().to_string();
@@ -458,10 +461,31 @@ fn wrong_use_is_named() {
     let text = Session::alone(&settings, &mut [0.0; 3]).unwrap_err().to_string();
     assert!(text.contains("the parameters") && text.contains("45"), "{text}");
     while session.due() == Due::Step {
-        session.step(LocalStep::default()).unwrap();
+        session.step(LocalStep::new(0.0, 0.1)).unwrap();
     }
-    let text = session.round(&[], &mut x).unwrap_err().to_string();
+    for scores in [&[][..], &[1.0], &[1.0; 3]] {
+        let text = session.round(scores, &mut x).unwrap_err().to_string();
+        assert!(text.contains("the scores"), "{text}");
+    }
+    for length in [0, 44, 46] {
+        assert!(session.apply_prox(&mut vec![0.0; length]).is_err(), "{length}");
+    }
+    // What is not asked for is a mistake.
+    let mean = Settings { method: "mean:period=1".parse().unwrap(), ..settings.clone() };
+    let mut session = Session::alone(&mean, &mut x).unwrap();
+    assert!(session.step(LocalStep { loss: 1.0, norms: &[1.0; 2], rate: 0.1 }).is_err());
+    session.step(LocalStep::new(1.0, 0.1)).unwrap();
+    let text = session.round(&[1.0, 2.0], &mut x).unwrap_err().to_string();
     assert!(text.contains("the scores"), "{text}");
+    let wrong: [fn(Settings) -> Settings; 4] = [
+        |settings| Settings { workers: 0, ..settings },
+        |settings| Settings { workers: 3, ..settings },
+        |settings| Settings { examples: 0, ..settings },
+        |settings| Settings { batch: 0, ..settings },
+    ];
+    for change in wrong {
+        Session::alone(&change(settings.clone()), &mut x).unwrap_err();
+    }
     for method in ["dp-sgd", "lsgd:inner.group=2"] {
         let settings = Settings { method: method.parse().unwrap(), ..settings.clone() };
         let error = Session::alone(&settings, &mut x).unwrap_err();
@@ -470,7 +494,7 @@ fn wrong_use_is_named() {
     let local = Settings { method: "local-lgrawa".parse().unwrap(), ..settings };
     let mut session = Session::alone(&local, &mut x).unwrap();
     assert!(session.wants_norms() && session.score_batch().is_none());
-    assert!(session.step(LocalStep::default()).is_err());
+    assert!(session.step(LocalStep::new(0.0, 0.1)).is_err());
 }
 
 /// A joiner with another model is told which tensor differs.
@@ -487,7 +511,7 @@ fn another_model_is_refused() {
     );
     let other = Settings { method: "mean:period=7".parse().unwrap(), ..settings };
     let error = Session::join(joiner(&address), &other, &mut [0.0; 45]).unwrap_err().to_string();
-    assert!(error.contains("method"), "{error}");
+    assert!(error.contains("method.period is \"7\" here and \"32\" there"), "{error}");
 }
 
 /// A worker whose parameters are not finite is set to the centre, and must drop its momentum.
@@ -514,4 +538,174 @@ fn a_worker_that_is_not_finite_is_replaced() {
         2,
     );
     assert!(replaced.contains(&(0, false)) && replaced.contains(&(1, true)), "{replaced:?}");
+}
+
+/// A worker is scored by the mean loss of its last batches, whether losses come with the steps or later.
+#[test]
+fn losses_of_a_window_count_whenever_they_are_measured() {
+    let settings =
+        Settings { workers: 2, evaluate: None, ..settings("lsgd:period=4,score_window=4", "8step") };
+    for is_late in [false, true] {
+        let transports: Vec<_> =
+            threads::transports(2, LONG).into_iter().map(|it| std::sync::Mutex::new(Some(it))).collect();
+        let leaders = all(
+            |worker| {
+                let transport = transports[worker as usize].lock().unwrap().take().unwrap();
+                let mut x = vec![worker as f32; 45];
+                let mut session = Session::over(&transport, &settings, &mut x).unwrap();
+                let mut leaders = Vec::new();
+                // In the first cycle worker 1 has the smaller mean; in the second worker 0, whose last loss is larger.
+                for losses in [[[9.0, 9.0, 9.0, 1.0], [2.0; 4]], [[1.0, 1.0, 1.0, 4.0], [3.0; 4]]] {
+                    for loss in losses[worker as usize] {
+                        match is_late {
+                            true => session.step_unmeasured(0.1).unwrap(),
+                            false => session.step(LocalStep::new(loss, 0.1)).unwrap(),
+                        };
+                    }
+                    if is_late {
+                        losses[worker as usize].iter().for_each(|loss| session.measured(*loss, &[]).unwrap());
+                    }
+                    let round = session.round(&[], &mut x).unwrap().round.unwrap();
+                    leaders.push(round.mixed[0].weights[0].iter().position(|weight| *weight == 1.0));
+                }
+                while session.due() == Due::Evaluate {
+                    session.evaluated_model(&x).unwrap();
+                }
+                session.finish().unwrap();
+                leaders
+            },
+            2,
+        );
+        assert_eq!(leaders, [[Some(1), Some(0)], [Some(1), Some(0)]], "measured late: {is_late}");
+    }
+}
+
+/// What each of three workers says of settings that one of them has in its own way.
+fn over(change: impl Fn(Settings) -> Settings + Sync) -> Vec<Result<(), String>> {
+    let settings = Settings { evaluate: None, ..settings("mean:period=4,pull=1", "12step") };
+    let transports: Vec<_> =
+        threads::transports(WORKERS, LONG).into_iter().map(|it| std::sync::Mutex::new(Some(it))).collect();
+    all(
+        |worker| {
+            let transport = transports[worker as usize].lock().unwrap().take().unwrap();
+            let settings = if worker == 1 { change(settings.clone()) } else { settings.clone() };
+            let mut replica = replica(1.0);
+            let mut x = vec![1.0; settings.layout.len()];
+            match Session::over(&transport, &settings, &mut x) {
+                Ok(session) => train(session, &mut replica, |_| false).map(|_| ()).map_err(|e| e.to_string()),
+                Err(error) => Err(error.to_string()),
+            }
+        },
+        WORKERS,
+    )
+}
+
+/// Every setting counts. All workers are told what differs, and nobody waits.
+#[test]
+fn workers_with_other_settings_are_all_told_what_differs() {
+    type Change = fn(Settings) -> Settings;
+    let changes: [(&str, Change); 15] = [
+        ("seed is 0 on worker 1 and 7 on worker 0", |s| Settings { seed: 0, ..s }),
+        ("method.period is \"3\" on worker 1 and \"4\" on worker 0", |s| Settings {
+            method: "mean:period=3,pull=1".parse().unwrap(),
+            ..s
+        }),
+        ("method.name is \"lgrawa\"", |s| Settings {
+            method: "lgrawa:period=4,pull=1".parse().unwrap(),
+            ..s
+        }),
+        // Refused by itself: also then the others do not wait.
+        ("method.name is \"dp-sgd\"", |s| Settings { method: "dp-sgd".parse().unwrap(), ..s }),
+        ("budget is", |s| Settings { budget: "13step".parse().unwrap(), ..s }),
+        ("evaluate is", |s| Settings { evaluate: Some("4step".parse().unwrap()), ..s }),
+        ("batch is 2", |s| Settings { batch: 2, ..s }),
+        ("examples is 9", |s| Settings { examples: 9, ..s }),
+        ("examples is 0", |s| Settings { examples: 0, ..s }),
+        ("workers is 4 on worker 1 and 3 on worker 0", |s| Settings { workers: 4, ..s }),
+        ("pace is", |s| Settings { pace: Pace::Free, ..s }),
+        ("name is", |s| Settings { name: "another".into(), ..s }),
+        ("statistics m is", |s| Settings { statistics: Some(Layout::new([("m", vec![2])]).unwrap()), ..s }),
+        (
+            "tensor a is \"number 2 of shape [5]\" on worker 1 and \"number 1 of shape [5]\" on worker 0",
+            |s| Settings { layout: Layout::new([("b", vec![40]), ("a", vec![5])]).unwrap(), ..s },
+        ),
+        ("tensor b is \"number 2 of shape [4, 10]\"", |s| Settings {
+            layout: Layout::new([("a", vec![5]), ("b", vec![4, 10])]).unwrap(),
+            ..s
+        }),
+    ];
+    for (expected, change) in changes {
+        for (worker, found) in over(change).into_iter().enumerate() {
+            let text = found.expect_err(expected);
+            assert!(text.contains(expected), "worker {worker}: {text}");
+        }
+    }
+    assert_eq!(over(|settings| settings), [Ok(()), Ok(()), Ok(())]);
+}
+
+/// More processes than workers, and more numbers than the layout has.
+#[test]
+fn numbers_that_do_not_fit_are_told_to_all() {
+    let settings = Settings { evaluate: None, ..settings("mean:period=4", "12step") };
+    for (workers, lengths, expected) in [
+        (4, [45, 45, 45], "3 processes are connected, and the settings have 4 workers"),
+        (3, [45, 44, 45], "the number of parameters is 44 on worker 1 and 45 on worker 0"),
+    ] {
+        let settings = Settings { workers, ..settings.clone() };
+        let transports: Vec<_> = threads::transports(WORKERS, LONG)
+            .into_iter()
+            .map(|it| std::sync::Mutex::new(Some(it)))
+            .collect();
+        let found = all(
+            |worker| {
+                let transport = transports[worker as usize].lock().unwrap().take().unwrap();
+                let mut x = vec![0.0; lengths[worker as usize]];
+                Session::over(&transport, &settings, &mut x).unwrap_err().to_string()
+            },
+            WORKERS,
+        );
+        assert!(found.iter().all(|text| text.contains(expected)), "{found:?}");
+    }
+}
+
+/// Methods that go by the learning rate do not train without one.
+#[test]
+fn a_method_that_goes_by_the_rate_needs_one() {
+    let by_rate = ["slowmo", "qsr", "lgrawa:qsr=0.2", "mean:centre=outer,by_rate=true,pull=1"];
+    for method in by_rate {
+        let settings = Settings { workers: 1, evaluate: None, ..settings(method, "400step") };
+        let mut x = vec![1.0; 45];
+        for rate in [f64::NAN, -0.1, f64::INFINITY] {
+            let mut session = Session::alone(&settings, &mut x).unwrap();
+            for _ in 0..2 {
+                let text = session.step(LocalStep::new(1.0, rate)).unwrap_err().to_string();
+                assert!(text.contains("the learning rate of a step is"), "{text}");
+            }
+        }
+        let mut session = Session::alone(&settings, &mut x).unwrap();
+        while session.due() == Due::Step {
+            session.step(LocalStep::new(1.0, 0.0)).unwrap();
+        }
+        let scores = vec![1.0; if session.score_batch().is_some() { 2 } else { 0 }];
+        let text = session.round(&scores, &mut x).unwrap_err().to_string();
+        assert!(
+            text.contains("goes by the learning rate") && text.contains(&settings.method.to_string()),
+            "{text}"
+        );
+        // A warm-up begins at 0.
+        let mut session = Session::alone(&settings, &mut x).unwrap();
+        session.step(LocalStep::new(1.0, 0.0)).unwrap();
+        while session.due() == Due::Step {
+            session.step(LocalStep::new(1.0, 0.1)).unwrap();
+        }
+        session.round(&scores, &mut x).unwrap();
+    }
+    // Others only record it.
+    let settings = Settings { workers: 1, evaluate: None, ..settings("mean:period=4", "4step") };
+    let mut x = vec![1.0; 45];
+    let mut session = Session::alone(&settings, &mut x).unwrap();
+    while session.due() == Due::Step {
+        session.step(LocalStep::new(1.0, 0.0)).unwrap();
+    }
+    session.round(&[], &mut x).unwrap();
 }

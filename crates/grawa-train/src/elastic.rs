@@ -26,7 +26,8 @@ pub(crate) fn expect_elastic(recipe: &Recipe) -> Result<(), Error> {
     objection(recipe).map_or(Ok(()), refuse)
 }
 
-/// The same, and that they can train it on this data. Returns which tensors of `model.init` they start with, in words.
+/// Checks that workers can join and leave in a run of this recipe, and that they can train it on this data. Returns
+/// which tensors of `model.init` they start with, in words.
 pub fn check(recipe: &Recipe, data: &Dataset) -> Result<Option<String>, Error> {
     expect_elastic(recipe)?;
     let workload = Workload::new(recipe, data)?;

@@ -110,6 +110,7 @@ impl Run {
         make: impl Fn(u32) -> Result<R, grawa_core::Error> + 'static,
     ) -> Result<Self, Error> {
         recipe.method.check()?;
+        expect_examples(examples)?;
         recipe.model = Model { name: name.into(), graph: None, width: None, classes: None, init: None };
         let make = move |worker| Ok((Box::new(make(worker)?) as Box<dyn Replica + Send>, None));
         Ok(Run::by(recipe, Workers::Own { name: name.into(), layout, make: Box::new(make) }, examples))
@@ -126,6 +127,7 @@ impl Run {
         make: impl FnOnce(&[u32]) -> Result<Box<dyn WorkerSet>, grawa_session::Error> + 'static,
     ) -> Result<Self, Error> {
         recipe.method.check()?;
+        expect_examples(examples)?;
         recipe.model = Model { name: name.into(), graph: None, width: None, classes: None, init: None };
         let workers = Workers::Set { name: name.into(), layout, start, make: Box::new(make) };
         Ok(Run::by(recipe, workers, examples))
@@ -258,6 +260,14 @@ impl Run {
         let writer = |folder: &Path| Writer::new(folder, &launch.recipe, workers.described());
         (launch.writer, launch.resumed) = (folder.as_deref().map(writer), checkpoint.is_some());
         (launch, workers)
+    }
+}
+
+/// A pass over no examples would be over before the first step.
+fn expect_examples(examples: usize) -> Result<(), Error> {
+    match examples {
+        0 => Err(Error::Session(grawa_session::Error::Zero { what: "examples" })),
+        _ => Ok(()),
     }
 }
 

@@ -59,7 +59,7 @@ fn main() -> Result<(), Failure> {
                 network = optimizer.step(RATE, network, gradients);
                 if session.prox() > 0.0 {
                     parameters = flat::gather(&network)?;
-                    session.apply_prox(&mut parameters);
+                    session.apply_prox(&mut parameters)?;
                     network = flat::scatter(network, &parameters)?;
                 }
                 session.step(LocalStep { loss: loss.into_scalar(), norms: &norms, rate: RATE })?;

@@ -93,6 +93,17 @@ fn who_leaves_is_named() {
     }
 }
 
+/// An address that no coordinator can have is refused at once, however patient the worker is.
+#[test]
+fn an_address_without_a_port_is_refused_at_once() {
+    for address in ["nonsense", "", "host:", ":7117", "host:0", "host:70000", "host:port", "192.0.2.1"] {
+        let begun = Instant::now();
+        let error = Joiner::new(address, Security::Plain, "127.0.0.1:0", None, LONG).unwrap_err().to_string();
+        assert!(error.contains("expected HOST:PORT") && error.contains(&format!("'{address}'")), "{error}");
+        assert!(begun.elapsed() < Duration::from_secs(10));
+    }
+}
+
 #[test]
 fn a_stranger_is_turned_away_and_does_no_harm() {
     let (ours, theirs) = (tls(), tls());
@@ -108,6 +119,7 @@ fn a_stranger_is_turned_away_and_does_no_harm() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let error = Joiner::new(&free, Security::Plain, "127.0.0.1:0", None, patience).unwrap_err().to_string();
     assert!(error.contains("no coordinator answers") && error.contains("refused"), "{error}");
+    assert_eq!(error.matches("the connection failed").count(), 1, "{error}");
     let why = std::iter::from_fn(|| host.next(LONG)).find_map(|told| match told {
         ServerEvent::RejectedPeer { why, .. } => Some(why),
         _ => None,

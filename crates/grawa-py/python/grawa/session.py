@@ -156,13 +156,13 @@ class Session:
         """The strength of the pull toward the centre after each step; 0 where the method has none."""
         return self._native.prox()
 
-    def step(self, loss: float = float("nan"), norms: Sequence[float] = (), rate: float = 0.0) -> str:
-        """Counts a local step, and says what is due."""
-        return self._native.step(float(loss), list(norms), float(rate))
+    def step(self, loss: float = float("nan"), norms: Sequence[float] = (), rate: float | None = None) -> str:
+        """Counts a local step, and says what is due. ``slowmo`` and ``qsr`` need the learning ``rate`` of your optimizer."""
+        return self._native.step(float(loss), list(norms), None if rate is None else float(rate))
 
-    def step_unmeasured(self, rate: float = 0.0) -> str:
+    def step_unmeasured(self, rate: float | None = None) -> str:
         """Counts a local step whose loss and norms come later: reading them from a device at each step would make it wait."""
-        return self._native.step_unmeasured(float(rate))
+        return self._native.step_unmeasured(None if rate is None else float(rate))
 
     def measured(self, losses: Sequence[float], norms: Sequence[Sequence[float]] = ()) -> None:
         """The losses of the steps that were not measured, and the norms of each, in their order; before the next round."""

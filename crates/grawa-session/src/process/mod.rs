@@ -333,6 +333,7 @@ impl Process {
         self.count_steps(&messages);
         let nobody = messages.iter().all(|(_, message)| !message.finite);
         // A round gives all workers the last finite centre: only the next round shows whether they stay finite.
+        let had_diverged = self.diverged;
         if nobody || is_round || shares_gradients {
             self.diverged = nobody;
         }
@@ -362,7 +363,7 @@ impl Process {
         };
         self.workers.iter_mut().for_each(|worker| worker.in_cycle = 0);
         self.end_cycle();
-        self.report_round(&messages, mixed);
+        self.report_round(&messages, mixed, had_diverged);
         // Where each worker takes steps by itself, it sees a stop before the next one.
         Ok(stop && shares_gradients)
     }

@@ -81,7 +81,7 @@ impl Process {
         self.left_out.extend(left_out.map(|(worker, _)| *worker));
     }
 
-    pub(crate) fn report_round(&mut self, messages: &Messages, mixed: Vec<Mixed>) {
+    pub(crate) fn report_round(&mut self, messages: &Messages, mixed: Vec<Mixed>, had_diverged: bool) {
         let left_out = std::mem::take(&mut self.left_out);
         let is_told = self.common.milestones.tells(&self.at) || !left_out.is_empty();
         // The bytes of this round itself belong to it; every process has sent as much.
@@ -124,16 +124,20 @@ impl Process {
             bytes: before + bytes * self.processes.len() as u64,
         };
         self.last_round = Some(round.clone());
-        let faults = self.left_out_faults(left_out, messages.len());
+        let faults = self.left_out_faults(left_out, messages.len(), had_diverged);
         self.report_shared([Event::Round(round)].into_iter().chain(faults).collect());
     }
 
     /// Which workers were not finite in this round.
-    fn left_out_faults(&self, mut left_out: Vec<u32>, workers: usize) -> Vec<Event> {
+    fn left_out_faults(&self, mut left_out: Vec<u32>, workers: usize, had_diverged: bool) -> Vec<Event> {
         let fault = |worker, what| Event::Fault(Fault { at: self.place(), worker, what });
         left_out.sort_unstable();
         left_out.dedup();
         if !left_out.is_empty() && left_out.len() == workers {
+            // Said once: nobody will be finite again unless a round heals them, which ends it.
+            if had_diverged {
+                return Vec::new();
+            }
             let what = "no worker is finite any more: start again with a smaller learning rate";
             return vec![fault(None, what.into())];
         }

@@ -173,7 +173,8 @@ impl WorkerState {
             self.norms.copy_from_slice(step.norms);
         }
         self.rate = step.rate;
-        self.count(step.loss);
+        self.count();
+        self.measure(step.loss);
         self.note(step.finite, &cycle.common, &cycle.at);
     }
 
@@ -182,12 +183,16 @@ impl WorkerState {
         (self.full, self.done_at) = (full, cycle.now());
     }
 
-    /// Counts a step.
-    pub(crate) fn count(&mut self, loss: f64) {
-        self.loss = loss;
+    /// Counts a step. Its loss may come later.
+    pub(crate) fn count(&mut self) {
         self.taken += 1;
         self.in_cycle += 1;
         self.tally.steps += 1;
+    }
+
+    /// The loss of a step that was counted: [`WorkerState::note`] it before that of the next step.
+    pub(crate) fn measure(&mut self, loss: f64) {
+        self.loss = loss;
         self.tally.loss += loss;
     }
 

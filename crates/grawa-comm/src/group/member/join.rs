@@ -49,6 +49,13 @@ impl Joiner {
         listen_and_host: (&str, Option<&str>),
         patience: Duration,
     ) -> Result<Self, Error> {
+        // A slip that no patience mends. Whether the host exists may change.
+        let is_address = address
+            .rsplit_once(':')
+            .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0));
+        if !is_address {
+            return Err(Error::Address { found: address.into() });
+        }
         Self::start(&Environment::System, workers, address, security, listen_and_host, patience)
     }
 
@@ -103,8 +110,12 @@ impl Joiner {
                 Some(_) => {}
                 None => {
                     let state = client.state.lock();
-                    let why =
-                        state.last_error.as_ref().map_or("nothing was received".into(), Error::to_string);
+                    let why = match &state.last_error {
+                        None => "nothing was received".into(),
+                        // Its words are those of the whole.
+                        Some(Error::Connection { why }) => why.clone(),
+                        Some(error) => error.to_string(),
+                    };
                     let after = patience.as_secs_f64();
                     let why = match state.has_wrong_key {
                         false => format!(

@@ -54,6 +54,15 @@ fn a_run_says_whether_it_has_diverged() {
             let mut trial = Trial::new(&method, &starts, 14);
             trial.mishap = mishap;
             assert_eq!(trial.go().unwrap().diverged, diverged, "{method}");
+            // However many rounds follow, it is said once.
+            let said = trial
+                .ear
+                .faults()
+                .iter()
+                .filter(|fault| fault.what.starts_with("no worker is finite"))
+                .count();
+            let is_said = method != "sgd" && !trial.ear.faults().is_empty() && diverged;
+            assert!(said <= 1 && (!is_said || said == 1), "{method}: {said}");
         }
     }
 }
