@@ -7,7 +7,7 @@ use grawa_comm::group::internals::all_gather::{HEADER, Header, Kind};
 use grawa_comm::group::internals::messages::{
     Call, End, Entry, Hello, Peer, Proposal, Record, StateVersion, ToCoordinator, ToMember, VERSION, decode, encode,
 };
-use grawa_comm::group::internals::{Greeting, all_gather, entries, frame, whole_record};
+use grawa_comm::group::internals::{Greeting, all_gather, content, frame, whole_record};
 use grawa_comm::{Lost, Why};
 use grawa_session::elastic::{self, Remembered};
 use grawa_session::event_codec::Report;
@@ -34,8 +34,8 @@ fuzz_target!(init: seeds(), |bytes: &[u8]| {
         assert!(body.len() <= bytes.len());
         let _ = decode::<ToCoordinator>(&body);
     }
-    let (entries, _, good) = entries(&mut &bytes[..]);
-    assert!(good as usize <= bytes.len() && entries.len() <= bytes.len() / frame::HEADER);
+    let journal = content(bytes);
+    assert!(journal.good <= bytes.len() && journal.entries.len() <= bytes.len() / frame::HEADER);
     both_ways::<ToCoordinator>(bytes);
     both_ways::<ToMember>(bytes);
     both_ways::<Greeting>(bytes);

@@ -54,6 +54,12 @@ pub(crate) struct Arguments {
     /// that any worker has
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     patience: u64,
+    /// A worker that makes no progress for so many seconds while others wait for it inside a round is dropped, even if its process lives
+    #[arg(long, value_name = "SECONDS", default_value_t = Connect::STALL.as_secs(), value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) stall: u64,
+    /// With --resume, if coordinator.log is damaged or lost: continue from the newest checkpoint that a worker joins with within --patience
+    #[arg(long, requires = "resume")]
+    from_workers: bool,
     #[command(flatten)]
     security: SecurityArguments,
     #[command(flatten)]
@@ -88,11 +94,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         ));
     }
     let (quiet, patience) = (arguments.train.quiet, Duration::from_secs(arguments.patience));
-    let mut connect =
-        Connect { listen: arguments.listen.clone(), wire: arguments.security.wire()?, patience };
+    let mut connect = Connect {
+        listen: arguments.listen.clone(),
+        wire: arguments.security.wire()?,
+        patience,
+        stall: Duration::from_secs(arguments.stall),
+    };
     let (mut is_for_sessions, mut planned) = (false, None);
     let run = match &arguments.train.resume {
-        Some(folder) => match resume(folder, &connect)? {
+        Some(folder) => match resume(folder, &connect, arguments.from_workers)? {
             Some(run) => run,
             None => return Ok(true),
         },
@@ -227,8 +237,12 @@ pub(crate) fn follow(
 }
 
 /// The run in a folder, to be continued; nothing if it is finished, which is then printed.
-pub(crate) fn resume(folder: &Path, connect: &Connect) -> Result<Option<CoordinatedRun>, Failure> {
-    let run = CoordinatedRun::resume(folder, connect, &train::about())?;
+pub(crate) fn resume(
+    folder: &Path,
+    connect: &Connect,
+    from_workers: bool,
+) -> Result<Option<CoordinatedRun>, Failure> {
+    let run = CoordinatedRun::resume(folder, connect, &train::about(), from_workers)?;
     if run.is_none() {
         print(&format!("the run in {} is finished: nothing to do", folder.display()));
     }

@@ -83,7 +83,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         command.args(rest).env(variables::COORDINATOR, &arguments.address).env(variables::LISTEN, &listen);
         command.env(variables::WORKERS, arguments.workers.to_string());
         command.envs(host.map(|host| (variables::HOST, host)));
-        command.envs(arguments.security.key.as_ref().map(|key| (variables::KEY, key)));
+        match &arguments.security.key {
+            Some(key) => command.env(variables::KEY, key),
+            None => command.env(variables::WIRE, "plain"),
+        };
         command.envs(arguments.out.as_ref().map(|out| ("GRAWA_OUT", out)));
         return attend(command, arguments.restarts);
     }

@@ -58,8 +58,14 @@ pub(crate) struct Arguments {
     /// Restart a worker that fails, at most this many times
     #[arg(long, value_name = "N", default_value_t = 0)]
     restarts: u32,
+    /// A worker that makes no progress for so many seconds while others wait for it inside a round is dropped, even if its process lives
+    #[arg(long, value_name = "SECONDS", default_value_t = Connect::STALL.as_secs(), value_parser = clap::value_parser!(u64).range(1..))]
+    stall: u64,
+    /// With --resume, if coordinator.log is damaged or lost: continue from the newest checkpoint that a worker restores
+    #[arg(long, requires = "resume")]
+    from_workers: bool,
     /// Start this program as each worker, instead of grawa's own: a model of yours that joins the run. It finds the group in
-    /// GRAWA_COORDINATOR, GRAWA_KEY, GRAWA_WORKERS and GRAWA_LISTEN, the run's folder in GRAWA_OUT, and its number among the processes of
+    /// GRAWA_COORDINATOR, GRAWA_KEY (or GRAWA_WIRE=plain), GRAWA_WORKERS and GRAWA_LISTEN, the run's folder in GRAWA_OUT, and its number among the processes of
     /// this machine in GRAWA_LOCAL_RANK; see docs/library.md
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -127,7 +133,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let connect = |place: &Path| {
         let key = if arguments.wire.is_some() { None } else { Some(Key::new(place)?) };
         let wire = key.as_ref().map_or(Ok(Security::Plain), |key| Security::with_key(&key.0))?;
-        Ok::<_, Failure>((key, Connect { listen: Some("127.0.0.1:0".into()), wire, patience: PATIENCE }))
+        let (listen, stall) = (Some("127.0.0.1:0".into()), Duration::from_secs(arguments.stall));
+        Ok::<_, Failure>((key, Connect { listen, wire, patience: PATIENCE, stall }))
     };
     let mut planned = None;
     let (run, key, place) = match &arguments.train.resume {
@@ -136,7 +143,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         }
         Some(place) if !is_own => {
             let (key, connect) = connect(place)?;
-            let Some(run) = resume(place, &connect)? else { return Ok(true) };
+            let Some(run) = resume(place, &connect, arguments.from_workers)? else { return Ok(true) };
             (run, key, place.clone())
         }
         _ => {
@@ -176,6 +183,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
             Some((program, rest)) => {
                 let mut command = Command::new(program);
                 command.args(rest).envs(key.map(|key| (variables::KEY, key)));
+                if key.is_none() {
+                    command.env(variables::WIRE, "plain");
+                }
                 command.env(variables::COORDINATOR, &address).env(variables::LISTEN, "127.0.0.1:0");
                 command.env(variables::WORKERS, each.to_string()).env("GRAWA_OUT", &place);
                 command.env("GRAWA_LOCAL_RANK", number.to_string()).env("GRAWA_LAUNCHED", "1");

@@ -4,6 +4,7 @@
 
 mod group;
 
+use grawa_comm::group::fingerprint;
 use grawa_comm::group::internals::frame::{self, Numbers};
 use grawa_comm::group::internals::messages::{Hello, StateVersion, ToCoordinator, VERSION, encode};
 use grawa_train::event_codec::Report;
@@ -39,6 +40,7 @@ impl Liar {
         let address = "127.0.0.1:9".into();
         liar.say(&ToCoordinator::Hello(Hello { version: VERSION, run: 0, token: 1, worker: None, address }))
             .unwrap();
+        liar.say(&ToCoordinator::Build { fingerprint: fingerprint() }).unwrap();
         liar
     }
 

@@ -46,6 +46,16 @@ pub trait Collective: Send {
     /// Sends a small message to all, and returns those of all.
     fn gather(&mut self, message: &[u8]) -> Result<Gathered, Error>;
 
+    /// The same for messages that all must be able to read: `check` says what is wrong with one, given its sender and its bytes. An elastic group
+    /// continues without a member whose messages the others cannot read. Elsewhere it is an error.
+    fn gather_readable(&mut self, message: &[u8], check: Check<'_>) -> Result<Gathered, Error> {
+        let gathered = self.gather(message)?;
+        for (worker, bytes) in &gathered.messages {
+            check(*worker, bytes).map_err(|why| Error::Message { why })?;
+        }
+        Ok(gathered)
+    }
+
     /// Sends a message to the first member, which gets those of all. The others get none. For messages that are too large for all.
     fn hand_in(&mut self, message: Vec<u8>) -> Result<Gathered, Error> {
         let mut gathered = self.gather(&message)?;
@@ -88,6 +98,9 @@ pub trait Collective: Send {
         let _ = lost;
     }
 }
+
+/// Says what is wrong with a member's message, if it cannot be read.
+pub type Check<'a> = &'a dyn Fn(u32, &[u8]) -> Result<(), String>;
 
 /// Reports progress, from any thread.
 pub type Heartbeat = Arc<dyn Fn() + Send + Sync>;
@@ -162,7 +175,7 @@ pub enum Why {
     },
     /// Its connection ended and did not come back.
     Disconnected,
-    /// Others could not exchange data with it.
+    /// Others could not exchange data with it, or could not read its messages.
     Unreachable,
     /// It did not arrive in time. It may take part in a later round.
     Late {
@@ -192,7 +205,7 @@ impl fmt::Display for Lost {
             Why::Panicked => f.write_str("panicked"),
             Why::Stalled { after } => write!(f, "was silent for {:.1} s", after.as_secs_f64()),
             Why::Disconnected => f.write_str("lost its connection"),
-            Why::Unreachable => f.write_str("cannot be reached by the others"),
+            Why::Unreachable => f.write_str("cannot exchange data with the others"),
             Why::Late { after } => write!(f, "did not arrive within {:.1} s", after.as_secs_f64()),
             Why::Differs => f.write_str("holds other bits than the others"),
             Why::OutOfStep => f.write_str("called another operation than most others"),

@@ -8,7 +8,7 @@ use crate::BatchNorm;
 use crate::Error;
 use crate::event::{Evaluated, Event, Model};
 use crate::process::{Group, Process, finite};
-use crate::round_message::{decode, encode};
+use crate::round_message::{check, decode, encode};
 use crate::worker_set::{Evaluation, Measured, PerWorker, Shard, Slot, Vectors, WorkerSet};
 use grawa_comm::Error as CommError;
 use grawa_core::{
@@ -175,7 +175,7 @@ impl Process {
     /// What all workers send, in the order of the workers. The first field is the worker's number.
     fn gather_view(&mut self, mine: Vec<(u32, f64, bool)>) -> Result<Vec<(u32, f64, bool)>, Error> {
         let Some(link) = &mut self.view else { return Ok(mine) };
-        let gathered = link.gather(&encode(&mine)?)?;
+        let gathered = link.gather_readable(&encode(&mine)?, &check::<Vec<(u32, f64, bool)>>)?;
         let mut all = Vec::new();
         self.processes.clear();
         for (process, bytes) in &gathered.messages {
@@ -192,7 +192,7 @@ impl Process {
         mine: Vec<(u32, Vec<f64>)>,
     ) -> Result<Vec<(u32, Vec<f64>)>, Error> {
         let Some(all) = self.membership.all() else { return Ok(mine) };
-        let gathered = all.gather(&encode(&mine)?)?;
+        let gathered = all.gather_readable(&encode(&mine)?, &check::<Vec<(u32, Vec<f64>)>>)?;
         let mut numbers = Vec::new();
         for (process, bytes) in &gathered.messages {
             numbers.extend(decode::<Vec<(u32, Vec<f64>)>>(*process, bytes)?);

@@ -108,10 +108,62 @@ pub fn decode<T: DeserializeOwned>(process: u32, bytes: &[u8]) -> Result<T, Erro
     }
 }
 
+/// What is wrong with the bytes of a message, if they cannot be read.
+pub fn check<T: DeserializeOwned>(process: u32, bytes: &[u8]) -> Result<(), String> {
+    decode::<T>(process, bytes).map(|_| ()).map_err(|error| error.to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// CRC-32C, written out: this crate computes none otherwise.
+    fn crc(bytes: &[u8]) -> u32 {
+        !bytes.iter().fold(!0, |crc, byte| {
+            (0..8).fold(
+                crc ^ u32::from(*byte),
+                |crc, _| if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 },
+            )
+        })
+    }
+
+    /// Builds whose messages have other formats must have other fingerprints, so that they are not in one group.
+    #[cfg(feature = "group")]
+    #[test]
+    fn the_fingerprint_knows_these_formats() {
+        let times = Times {
+            compute: 1.0,
+            score: 2.0,
+            queue: 3.0,
+            data: 4.0,
+            wait: 5.0,
+            wire: 6.0,
+            apply: 7.0,
+            evaluate: 8.0,
+        };
+        let tally = Tally { steps: 500, loss: 2.5, times, bytes: 600 };
+        let (scores, rate) = (vec![1.0, 2.0], 0.5);
+        let worker = RoundMessage { full: true, finite: false, steps: 300, taken: 400, scores, rate, tally };
+        let message = ProcessMessage {
+            stop: true,
+            keeps: false,
+            is_reporter: true,
+            unacknowledged: 7,
+            kept: 300,
+            elapsed: 1.5,
+            workers: vec![(3, worker)],
+        };
+        let view: Vec<(u32, f64, bool)> = vec![(3, 2.5, true)];
+        let numbers: Vec<(u32, Vec<f64>)> = vec![(3, vec![1.0, 2.0])];
+        let all = [encode(&message), encode(&view), encode(&numbers)].map(Result::unwrap).concat();
+        let found = crc(&all);
+        assert_eq!(
+            found,
+            grawa_comm::group::SESSION_FORMATS,
+            "a format has changed: set SESSION_FORMATS (grawa-comm/src/group/fingerprint.rs) to 0x{found:08x}"
+        );
+    }
 
     proptest! {
         #[test]

@@ -170,7 +170,12 @@ pub fn learn(place: &Path) -> Result<Outcome, Failure> {
         .set("train.budget=256step")?;
     let recipe = Recipe::resolve(&overrides)?;
     folder::create(place, &recipe)?;
-    let connect = Connect { listen: None, wire: Security::Plain, patience: Duration::from_secs(60) };
+    let connect = Connect {
+        listen: None,
+        wire: Security::Plain,
+        patience: Duration::from_secs(60),
+        stall: Connect::STALL,
+    };
     let run = CoordinatedRun::begin(&recipe, place, &connect, &About::here("own_replica", None))?;
     let address = run.address().to_string();
     std::thread::scope(|scope| {

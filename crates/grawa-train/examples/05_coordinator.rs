@@ -28,7 +28,12 @@ pub fn coordinate(place: &Path) -> Result<Outcome, Failure> {
         .set("train.budget=32step")?;
     let recipe = Recipe::resolve(&said)?;
     folder::create(place, &recipe)?;
-    let connect = Connect { listen: None, wire: Security::Plain, patience: Duration::from_secs(60) };
+    let connect = Connect {
+        listen: None,
+        wire: Security::Plain,
+        patience: Duration::from_secs(60),
+        stall: Connect::STALL,
+    };
     let run = CoordinatedRun::begin(&recipe, place, &connect, &About::here("coordinator", None))?;
     let address = run.address().to_string();
     std::thread::scope(|scope| {

@@ -167,6 +167,20 @@ pub enum Error {
         /// Why not.
         why: String,
     },
+    /// A coordinator's log that does not say where the run is.
+    #[error(
+        "{why}. Nothing was changed: a run that began anew would replace the checkpoints of its workers. Put {}/coordinator.log back from a \
+         copy, or continue from the newest checkpoint that a worker has: {}",
+        folder.display(), from_workers(folder, *is_recipe)
+    )]
+    Journal {
+        /// The folder of the run.
+        folder: PathBuf,
+        /// What is wrong with the log.
+        why: String,
+        /// Whether the run has a recipe; otherwise programs with a session define it.
+        is_recipe: bool,
+    },
     /// Something wrong with a recipe.
     #[error(transparent)]
     Recipe(#[from] crate::recipe::RecipeError),
@@ -190,6 +204,21 @@ pub enum Error {
         /// What is wrong and what to do.
         why: String,
     },
+}
+
+/// The commands that continue a run without its log.
+fn from_workers(folder: &std::path::Path, is_recipe: bool) -> String {
+    let folder = folder.display();
+    match is_recipe {
+        true => format!(
+            "`grawa coordinate --resume {folder} --from-workers` with its --key FILE or --wire plain, and `grawa join HOST:PORT --out KEPT` \
+             with the same, where KEPT is the folder with that checkpoint; or without a group `grawa train --resume KEPT`"
+        ),
+        false => format!(
+            "`grawa launch --resume {folder} --from-workers -- COMMAND`, or `grawa coordinate --resume {folder} --from-workers` with its --key \
+             FILE or --wire plain, and `grawa join … -- COMMAND` for a program that restores its checkpoint"
+        ),
+    }
 }
 
 impl From<grawa_session::Error> for Error {

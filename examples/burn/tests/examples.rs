@@ -24,7 +24,7 @@ fn coordinate(founders: u32) -> CoordinatorServer {
 
 fn join(coordinator: &CoordinatorServer, budget: &str) -> Child {
     let address = coordinator.address().to_string();
-    example().env("GRAWA_COORDINATOR", address).arg(budget).spawn().unwrap()
+    example().env("GRAWA_COORDINATOR", address).env("GRAWA_WIRE", "plain").arg(budget).spawn().unwrap()
 }
 
 /// What a worker prints, to its end.

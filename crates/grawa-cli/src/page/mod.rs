@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Where the page is served.
 #[derive(Args)]
@@ -37,6 +37,8 @@ impl Arguments {
 const HTML: &str = include_str!("page.html");
 /// The most points of a curve that are sent, besides the last.
 const POINTS: usize = 240;
+/// How long a status is good for.
+const FRESH: Duration = Duration::from_millis(200);
 /// Faults that are shown; all are counted.
 const FAULTS: usize = 40;
 
@@ -85,10 +87,10 @@ impl Page {
         let listener = TcpListener::bind(address).map_err(wrong)?;
         let at = listener.local_addr().map_err(wrong)?;
         let (shown, server) = (Arc::clone(&self.shown), Arc::downgrade(server));
-        let status = move || {
+        let status = recent(FRESH, move || {
             let status = server.upgrade().map(|server| server.status()).unwrap_or_default();
             shown.lock().unwrap_or_else(PoisonError::into_inner).sent(&status, now())
-        };
+        });
         let name = address.to_owned();
         let serve = move || http::serve(&listener, &name, HTML, status);
         std::thread::Builder::new().name("grawa-page".into()).spawn(serve).map_err(wrong)?;
@@ -201,6 +203,22 @@ impl Shown {
     }
 }
 
+/// What `make` returns, made again at most once in this time, however many ask and however often: none of them can slow the run.
+fn recent(time: Duration, make: impl Fn() -> String) -> impl Fn() -> String {
+    let last: Mutex<Option<(Instant, String)>> = Mutex::new(None);
+    move || {
+        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*last {
+            Some((at, text)) if at.elapsed() < time => text.clone(),
+            _ => {
+                let text = make();
+                *last = Some((Instant::now(), text.clone()));
+                text
+            }
+        }
+    }
+}
+
 /// A curve in few points, the last one among them.
 fn thinned(curve: &Curve) -> Curve {
     let step = curve.len().div_ceil(POINTS).max(1);
@@ -220,6 +238,25 @@ fn now() -> f64 {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    /// However many ask, the coordinator is asked a few times a second.
+    #[test]
+    fn a_status_is_made_seldom() {
+        let made = AtomicU32::new(0);
+        let began = Instant::now();
+        let status = recent(Duration::from_millis(50), || made.fetch_add(1, Ordering::Relaxed).to_string());
+        assert_eq!((status(), status()), ("0".into(), "0".into()));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..1000).for_each(|_| drop(status())));
+            }
+        });
+        std::thread::sleep(Duration::from_millis(50));
+        let last: u32 = status().parse().unwrap();
+        let most = began.elapsed().as_millis() / 50;
+        assert!((1..=most).contains(&last.into()), "{last} in {:?}", began.elapsed());
+    }
 
     proptest! {
         #[test]

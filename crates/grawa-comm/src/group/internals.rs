@@ -1,6 +1,6 @@
 //! Internals for fuzz targets and for tests of other crates. They are not part of the API.
 
-pub use super::coordinator::journal::entries;
+pub use super::coordinator::journal::{Content, content};
 pub use super::coordinator::{Action, Coordinator, Input};
 pub use super::member::peer_listener::Greeting;
 pub use super::member::{Member, MemberAction};

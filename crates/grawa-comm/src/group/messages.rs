@@ -103,6 +103,21 @@ pub enum ToCoordinator {
     },
     /// The coordinator has no charter yet: it proposes one. The first proposal counts; all get the charter as the answer.
     Propose(Proposal),
+    /// It has all messages of an attempt, and cannot read one. Others may.
+    Unreadable {
+        /// The attempt.
+        attempt: AttemptId,
+        /// Whose message that is.
+        peer: u32,
+        /// What is wrong with it.
+        #[serde(deserialize_with = "printable::text")]
+        why: String,
+    },
+    /// The second message on a connection: the fingerprint of its build.
+    Build {
+        /// The fingerprint.
+        fingerprint: u64,
+    },
 }
 
 /// What a worker proposes to a coordinator that has no charter.

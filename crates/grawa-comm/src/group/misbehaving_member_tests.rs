@@ -359,3 +359,261 @@ fn the_first_proposal_counts() {
         matches!(&refused[0], Action::Send { message: ToMember::Refused { why }, .. } if why.contains("0 bytes"))
     );
 }
+
+/// A coordinator that was stopped for a while drops nobody: what the members sent meanwhile is read first. Without the news of the pause all are silent.
+#[test]
+fn a_pause_of_the_coordinator_drops_nobody() {
+    let heartbeat = || ToCoordinator::Heartbeat { steps: 0, progress: 0, workers: 1 };
+    for (pause, is_told) in [3, 6, 60, 3600].into_iter().flat_map(|pause| [(pause, true), (pause, false)]) {
+        // Between rounds, in an operation that waits for two, and with a connection that had just ended.
+        for state in 0..3 {
+            let mut coordinator = group(3);
+            let stand = StateVersion { op: 1, digest: 6 };
+            (0..3).for_each(|session| drop(hear(&mut coordinator, session, ToCoordinator::Holds(stand))));
+            if state == 1 {
+                hear(&mut coordinator, 0, arrive(1, Call::Gather));
+            } else if state == 2 {
+                coordinator.handle(Input::Disconnected { session: 0 }, Duration::from_millis(1));
+            }
+            let now = Duration::from_secs(pause);
+            if is_told {
+                coordinator.handle(Input::Paused(now), now);
+            }
+            // Those that gave up their connection meanwhile, and have made another one.
+            let mut later = now;
+            for session in 0..4 {
+                coordinator.handle(Input::Disconnected { session }, later);
+                later += Duration::from_millis(400);
+                let hello = ToCoordinator::Hello(Hello {
+                    version: VERSION,
+                    run: 7,
+                    token: 100 + session,
+                    worker: Some(session as u32),
+                    address: "nowhere".into(),
+                });
+                for message in [hello, heartbeat()] {
+                    coordinator.handle(Input::Message { session: 10 + session, message }, later);
+                }
+            }
+            let active = coordinator.roster.values().filter(|record| record.state == MemberState::Active);
+            let found = active.count();
+            assert_eq!(
+                found == 3,
+                is_told,
+                "after {pause} s, told: {is_told}, state {state}: {found} take part"
+            );
+        }
+    }
+}
+
+/// One certificate is one member, whatever it says of its workers.
+#[test]
+fn a_token_has_one_seat() {
+    let mut coordinator = group(2);
+    let before = coordinator.roster.len();
+    for workers in 2..9 {
+        let ToCoordinator::Hello(hello) = hello(100) else { unreachable!() };
+        let session = 50 + u64::from(workers);
+        let actions = hear(&mut coordinator, session, ToCoordinator::HelloOfSet { workers, hello });
+        let is_refused = |action: &Action| matches!(action, Action::Send { message: ToMember::Refused { why }, .. } if why.contains("each process needs its own"));
+        assert!(actions.iter().any(is_refused), "{actions:?}");
+    }
+    assert_eq!(coordinator.roster.len(), before);
+}
+
+/// Who leaves and says hello again gets no new limit, however often; after a while it has earned all of it again.
+#[test]
+fn the_rate_limit_survives_a_leave() {
+    let mut coordinator = group(2);
+    let mut sent = 0;
+    let mut flood = |coordinator: &mut Coordinator, session: u64, at: Duration| {
+        let mut here = 0;
+        for _ in 0..9 {
+            let message = ToCoordinator::Report(vec![0; 3 << 20]);
+            let actions = coordinator.handle(Input::Message { session, message }, at);
+            if actions.contains(&Action::Disconnect { session }) {
+                break;
+            }
+            here += 3 << 20;
+        }
+        sent += here;
+        coordinator.handle(Input::Message { session, message: ToCoordinator::Leave }, at);
+        here
+    };
+    for session in 20..40 {
+        hear(&mut coordinator, session, hello(777));
+        flood(&mut coordinator, session, Duration::from_millis(1));
+    }
+    let message = hello(777);
+    coordinator.handle(Input::Message { session: 40, message }, Duration::from_secs(60));
+    let again = flood(&mut coordinator, 40, Duration::from_secs(60));
+    assert!(again > 20 << 20, "{again}");
+    assert!(sent - again <= 32 << 20, "{sent} bytes at once");
+}
+
+/// Who only says that it holds the committed state is not waited for, and has no vote, until it has arrived once.
+#[test]
+fn a_claim_is_no_membership() {
+    let mut coordinator = group(2);
+    let stand = StateVersion { op: 1, digest: 6 };
+    (0..2).for_each(|session| drop(hear(&mut coordinator, session, ToCoordinator::Holds(stand))));
+    hear(&mut coordinator, 9, hello(900));
+    hear(&mut coordinator, 9, ToCoordinator::Enter(stand));
+    let claims = |coordinator: &Coordinator| {
+        let record = coordinator.roster.values().find(|record| record.token == 900).unwrap();
+        (record.state, record.has_vote())
+    };
+    assert_eq!(claims(&coordinator), (MemberState::Ready, false));
+    for session in [9, 0, 1] {
+        hear(&mut coordinator, session, arrive(1, Call::Gather));
+    }
+    assert_eq!(claims(&coordinator), (MemberState::Active, true));
+    // A member that took part, and whose connection broke, is waited for.
+    hear(&mut coordinator, 8, hello(100));
+    assert_eq!(coordinator.roster[&0].state, MemberState::Active);
+}
+
+fn unreadable(coordinator: &mut Coordinator, session: u64, peer: u32) -> Vec<Action> {
+    let attempt = (coordinator.epoch, 1, 1);
+    hear(coordinator, session, ToCoordinator::Unreadable { attempt, peer, why: "100 bytes".into() })
+}
+
+fn lost(actions: &[Action]) -> Vec<u32> {
+    match ended(actions) {
+        Some(End::Shrunk { lost }) => lost.iter().map(|lost| lost.worker).collect(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// For every group of two to six and every set of members that others cannot read: if most others cannot read one, it goes; one that complains
+/// alone goes itself. No member with readable messages that complains about nobody ever goes because of one other.
+#[test]
+fn who_cannot_be_read_is_dropped_and_a_liar_drops_nobody() {
+    for workers in 2..7u32 {
+        for bad in 0..workers {
+            // Its message is garbage. All others cannot read it; it says that it is done.
+            let mut coordinator = speaking(workers);
+            let mut actions = Vec::new();
+            for session in 0..workers {
+                actions = match session == bad {
+                    true => done(&mut coordinator, session.into(), 9),
+                    false => unreadable(&mut coordinator, session.into(), bad),
+                };
+                assert!(session + 1 == workers || ended(&actions).is_none(), "before all have said");
+            }
+            assert_eq!(lost(&actions), [bad], "of {workers}");
+            assert!(format!("{actions:?}").contains("Unreadable"), "it is named: {actions:?}");
+            // One that complains falsely, about each other.
+            for about in (0..workers).filter(|about| *about != bad && workers > 2) {
+                let mut coordinator = speaking(workers);
+                let mut actions = unreadable(&mut coordinator, bad.into(), about);
+                for session in (0..workers).filter(|session| *session != bad) {
+                    actions = done(&mut coordinator, session.into(), 9);
+                }
+                assert_eq!(lost(&actions), [bad], "of {workers}, about {about}");
+            }
+        }
+    }
+    // The third time it is refused, in words.
+    let mut coordinator = speaking(3);
+    coordinator.roster.get_mut(&2).unwrap().blames = 2;
+    unreadable(&mut coordinator, 0, 2);
+    unreadable(&mut coordinator, 1, 2);
+    let actions = done(&mut coordinator, 2, 9);
+    let refusal = actions.iter().find_map(|action| match action {
+        Action::Send { session: 2, message: ToMember::Refused { why } } => Some(why.clone()),
+        _ => None,
+    });
+    assert!(
+        refusal.is_some_and(|why| why.contains("100 bytes") && why.contains("same build")),
+        "{actions:?}"
+    );
+}
+
+fn enters(
+    coordinator: &mut Coordinator,
+    session: u64,
+    run: u64,
+    version: StateVersion,
+    now: u64,
+) -> Vec<Action> {
+    let now = Duration::from_secs(now);
+    let hello =
+        Hello { version: VERSION, run, token: 500 + session, worker: None, address: "nowhere".into() };
+    let mut actions =
+        coordinator.handle(Input::Message { session, message: ToCoordinator::Hello(hello) }, now);
+    actions
+        .extend(coordinator.handle(Input::Message { session, message: ToCoordinator::Enter(version) }, now));
+    actions
+}
+
+/// Without its journal a run continues from the newest state that a worker brings, after a while, and never from the state of a new worker.
+#[test]
+fn a_run_without_a_journal_continues_from_its_workers() {
+    let settings = Settings { founders: 2, recovery_wait: Duration::from_secs(5), ..Settings::default() };
+    let first = StateVersion { op: 0, digest: 5 };
+    // The journal is lost; or it has the initial state only; or the user says that it does not count.
+    let record = |op| {
+        let version = StateVersion { op, digest: 5 + op };
+        Entry::Committed(Record { run: 7, epoch: 1, version, members: 2, tokens: vec![1, 2] })
+    };
+    for (entries, from_workers) in
+        [(vec![], false), (vec![record(0)], false), (vec![record(0), record(4)], true)]
+    {
+        let mut coordinator = Coordinator::new(settings, 7, Vec::new(), &entries).begun(from_workers);
+        let is_ready = |actions: &[Action]| {
+            actions.iter().any(|it| matches!(it, Action::Send { message: ToMember::Ready { .. }, .. }))
+        };
+        for session in 0..3 {
+            assert!(!is_ready(&enters(&mut coordinator, session, 0, first, 1)), "a new worker");
+        }
+        let beats = |coordinator: &mut Coordinator, seconds: std::ops::Range<u64>, sessions: u64| {
+            let mut all = Vec::new();
+            for second in seconds {
+                for session in 0..sessions {
+                    let message = ToCoordinator::Heartbeat { steps: 0, progress: 0, workers: 1 };
+                    let at = Duration::from_secs(second);
+                    all.extend(coordinator.handle(Input::Message { session, message }, at));
+                }
+            }
+            all
+        };
+        assert!(!is_ready(&beats(&mut coordinator, 2..100, 3)), "however long it waits");
+        // Two bring checkpoints, the older one first.
+        let (older, newer) = (StateVersion { op: 6, digest: 1 }, StateVersion { op: 8, digest: 2 });
+        enters(&mut coordinator, 3, 0, older, 100);
+        enters(&mut coordinator, 4, 0, newer, 103);
+        beats(&mut coordinator, 100..110, 5);
+        assert_eq!(coordinator.committed, Some(newer));
+    }
+}
+
+/// A worker whose checkpoint is of another course of the run, or of a later moment, does not get the state of the run: it would replace that
+/// checkpoint. One whose checkpoint the run has passed does.
+#[test]
+fn a_checkpoint_of_another_course_is_kept() {
+    let run = || {
+        let mut coordinator = group(3);
+        let stand = StateVersion { op: 1, digest: 6 };
+        (0..3).for_each(|session| drop(hear(&mut coordinator, session, ToCoordinator::Holds(stand))));
+        coordinator
+    };
+    let told = |actions: &[Action]| {
+        let message = actions.iter().rev().find_map(|action| match action {
+            Action::Send { session: 20, message } => Some(message.clone()),
+            _ => None,
+        });
+        message.unwrap()
+    };
+    for version in [StateVersion { op: 272, digest: 9 }, StateVersion { op: 1, digest: 9 }] {
+        let ToMember::Refused { why } = told(&enters(&mut run(), 20, 0, version, 0)) else {
+            panic!("{version:?}")
+        };
+        assert!(why.contains("it is kept") && why.contains("--out"), "{why}");
+        // A member that was there, and now holds other bits, takes those of the others.
+        let answer = told(&enters(&mut run(), 20, 7, version, 0));
+        assert!(matches!(answer, ToMember::Restore { .. }), "{answer:?}");
+    }
+    let passed = told(&enters(&mut run(), 20, 0, StateVersion { op: 0, digest: 5 }, 0));
+    assert!(matches!(passed, ToMember::Restore { .. }), "{passed:?}");
+}

@@ -36,6 +36,7 @@ impl Outsider {
         outsider
             .say(&ToCoordinator::Hello(Hello { version: VERSION, run: 0, token, worker: None, address }))
             .unwrap();
+        outsider.say(&ToCoordinator::Build { fingerprint: crate::group::fingerprint() }).unwrap();
         outsider
     }
 
@@ -191,4 +192,30 @@ fn a_certificate_has_one_token_and_one_place() {
         let workers = host.status().workers;
         assert_eq!(workers.len(), 3, "{workers:?}");
     });
+}
+
+/// Another build is refused with a sentence that names both, and so is another version; one that names none gets no place.
+#[test]
+fn another_build_is_refused() {
+    let ours = crate::group::fingerprint();
+    let host = host(1, &Security::Plain);
+    let greet = |version: u16, build: Option<u64>| {
+        let address = host.address().to_string();
+        let (out, from) = dial(&Environment::System, &address, &Security::Plain).unwrap();
+        let mut peer = Outsider(out, from);
+        let hello = Hello { version, run: 0, token: 5, worker: None, address: "127.0.0.1:9".into() };
+        peer.say(&ToCoordinator::Hello(hello)).unwrap();
+        if let Some(fingerprint) = build {
+            peer.say(&ToCoordinator::Build { fingerprint }).unwrap();
+        }
+        peer.hear()
+    };
+    let Some(ToMember::Refused { why }) = greet(VERSION, Some(ours ^ 1)) else {
+        panic!("it was not refused")
+    };
+    assert!(why.contains(&format!("{ours:016x}")) && why.contains(&format!("{:016x}", ours ^ 1)), "{why}");
+    assert!(matches!(greet(VERSION - 1, None), Some(ToMember::Refused { why }) if why.contains("version")));
+    assert_eq!(greet(VERSION, None), None);
+    assert_eq!(host.status().workers.len(), 0);
+    assert!(matches!(greet(VERSION, Some(ours)), Some(ToMember::Welcome { .. })));
 }

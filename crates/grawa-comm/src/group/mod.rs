@@ -7,6 +7,7 @@
 mod coordinator;
 mod digest;
 mod environment;
+mod fingerprint;
 #[doc(hidden)]
 pub mod internals;
 mod member;
@@ -30,8 +31,10 @@ mod tests;
 
 pub use coordinator::Settings;
 pub use coordinator::event::CoordinatorEvent;
+pub use coordinator::journal::Past;
 pub use coordinator::roster::MemberState;
 pub use coordinator::server::{CoordinatorServer, MemberStatus, ServerEvent, Status, Traffic};
+pub use fingerprint::{SESSION_FORMATS, fingerprint};
 pub use member::control_connection::{Contact, Reporter};
 pub use member::from_environment as variables;
 pub use member::join::Joiner;

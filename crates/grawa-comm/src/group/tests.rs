@@ -1,6 +1,7 @@
 //! The group on real sockets, coordinator and members in one process.
 
 use super::Settings;
+use super::coordinator::event::CoordinatorEvent;
 use super::coordinator::server::{CoordinatorServer, ServerEvent};
 use super::member::join::Joiner;
 use super::member::socket_member::SocketMember;
@@ -110,9 +111,10 @@ fn a_stranger_is_turned_away_and_does_no_harm() {
     let host = host(1, &ours);
     let address = host.address().to_string();
     let patience = Duration::from_secs(1);
-    for (wire, expected) in
-        [(theirs, "give the key of the run"), (Security::Plain, "do both have the same key, or none?")]
-    {
+    for (wire, expected) in [
+        (theirs, "give the key of the run"),
+        (Security::Plain, "the run has a key, most likely; give it with --key FILE"),
+    ] {
         let error = Joiner::new(&address, wire, "127.0.0.1:0", None, patience).unwrap_err();
         assert!(error.to_string().contains(expected), "{error}");
     }
@@ -452,4 +454,28 @@ fn what_waits_for_the_first_round_is_not_lost() {
         late.join().unwrap();
         assert_eq!(reports(&second), 2);
     });
+}
+
+/// A member whose message the others cannot read is dropped, named, and in the end refused; they continue.
+#[test]
+fn who_cannot_be_read_does_not_end_the_others() {
+    let host = host(3, &Security::Plain);
+    let check = |_: u32, bytes: &[u8]| match bytes {
+        b"good" => Ok(()),
+        other => Err(format!("{} bytes cannot be read", other.len())),
+    };
+    let work = |mut end: SocketMember| {
+        if end.id() == 1 {
+            return end.gather(&[7; 100]).map(|gathered| gathered.outcome.members);
+        }
+        end.gather_readable(b"good", &check).map(|gathered| gathered.outcome.members)
+    };
+    let found = each(&host, &Security::Plain, 3, 4, work);
+    let good = found.iter().filter(|found| **found == Ok(vec![0, 2])).count();
+    assert_eq!(good, 2, "{found:?}");
+    let told = std::iter::from_fn(|| host.next(LONG)).find_map(|told| match told {
+        ServerEvent::Decision(CoordinatorEvent::Unreadable { worker, why }) => Some((worker, why)),
+        _ => None,
+    });
+    assert!(matches!(&told, Some((1, why)) if why.contains("100 bytes cannot be read")), "{told:?}");
 }

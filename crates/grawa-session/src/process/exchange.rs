@@ -2,7 +2,7 @@
 
 use super::{Messages, Process};
 use crate::Error;
-use crate::round_message::{ProcessMessage, Tally, decode, encode};
+use crate::round_message::{ProcessMessage, Tally, check, decode, encode};
 use crate::worker_set::{Slot, WorkerState};
 use grawa_comm::Lost;
 use grawa_core::Share;
@@ -51,7 +51,7 @@ impl Process {
             self.processes = vec![(0, mine.workers.iter().map(|(worker, _)| *worker).collect())];
             return Ok(vec![(0, mine)]);
         };
-        let gathered = all.gather(&encode(&mine)?)?;
+        let gathered = all.gather_readable(&encode(&mine)?, &check::<ProcessMessage>)?;
         for (worker, bytes) in self.workers.iter_mut().zip(sizes) {
             worker.tally.bytes += bytes;
             worker.tally.times.wait += gathered.outcome.wait.as_secs_f64();

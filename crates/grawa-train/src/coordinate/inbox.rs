@@ -39,11 +39,6 @@ impl Inbox {
         inbox
     }
 
-    /// Whether there are rounds between the last report and this one.
-    pub(crate) fn skips(&self, sequence: Sequence) -> bool {
-        sequence.rounds > self.last.map_or(0, |last| last.rounds) + 1
-    }
-
     /// The run continues from an earlier round: its numbers come again.
     pub(crate) fn rewind(&mut self) {
         self.last = None;

@@ -6,6 +6,7 @@
 mod coordinator_file;
 mod finish_votes;
 mod inbox;
+mod reporter_gate;
 #[cfg(test)]
 mod reporter_tests;
 
@@ -20,18 +21,17 @@ use crate::{Error, Recipe, folder};
 use coordinator_file::CoordinatorFile;
 use finish_votes::FinishVotes;
 use grawa_comm::group::{
-    CoordinatorEvent, CoordinatorServer, MemberState, MemberStatus, Security, ServerEvent, Settings,
+    CoordinatorEvent, CoordinatorServer, MemberState, MemberStatus, Past, Security, ServerEvent, Settings,
 };
 use grawa_comm::{Lost, Why};
 use grawa_session::coordinator_settings;
+use reporter_gate::{Group, ReporterGate};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How many rounds the reports may be ahead of the operations that the coordinator knows of.
-const AHEAD: u64 = 1 << 12;
 /// The coordinator's log in the folder of the run.
 const LOG: &str = "coordinator.log";
 /// How often the caller is asked whether to continue.
@@ -51,6 +51,14 @@ pub struct Connect {
     /// When no worker has the last committed state: how long to wait for one that has it, before the run restarts from the newest state
     /// that any worker has.
     pub patience: Duration,
+    /// A worker that sends heartbeats, but makes no progress for this long while others wait for it inside a round, is dropped. Between rounds it
+    /// may take any time.
+    pub stall: Duration,
+}
+
+impl Connect {
+    /// The usual [`Connect::stall`].
+    pub const STALL: Duration = Duration::from_secs(600);
 }
 
 /// What the caller of [`CoordinatedRun::follow`] wants.
@@ -85,6 +93,7 @@ pub struct CoordinatedRun {
     workers: u32,
     files: Files,
     recorded: Vec<(Event, f64)>,
+    is_from_workers: bool,
     /// Both locks are held until the end.
     _locks: (CoordinatorFile, folder::Hold),
 }
@@ -122,8 +131,15 @@ impl CoordinatedRun {
         Ok(CoordinatedRun::new(server, folder, workers, files, Vec::new(), (file, hold)))
     }
 
-    /// Takes the place of a coordinator that has ended. `None` if the run is finished.
-    pub fn resume(folder: &Path, connect: &Connect, about: &About) -> Result<Option<Self>, Error> {
+    /// Takes the place of a coordinator that has ended. `None` if the run is finished. If its log is damaged or lost, that is an error:
+    /// the run would begin anew, and its workers would replace their checkpoints. With `from_workers` it continues from the newest state
+    /// that a worker brings, whatever the log says.
+    pub fn resume(
+        folder: &Path,
+        connect: &Connect,
+        about: &About,
+        from_workers: bool,
+    ) -> Result<Option<Self>, Error> {
         let file = CoordinatorFile::open(folder, is_keyed(connect))?;
         let definition = match folder::session_workers(folder)? {
             Some(workers) => Definition::of_sessions(workers),
@@ -141,8 +157,21 @@ impl CoordinatedRun {
         }
         let listen = connect.listen.as_deref().unwrap_or(&file.address);
         let workers = definition.settings.founders;
-        let server = serve(definition, folder, connect, listen, file.run)?;
-        Ok(Some(CoordinatedRun::new(server, folder, workers, files, recorded, (file, hold))))
+        let rounds = last_round(&recorded);
+        let is_recipe = !definition.charter.is_empty();
+        let Definition { settings, charter } = definition;
+        let settings = Settings { recovery_wait: connect.patience, stall: connect.stall, ..settings };
+        let past = Past { journal: &folder.join(LOG), rounds, from_workers };
+        let server =
+            CoordinatorServer::resume(listen, connect.wire.clone(), settings, file.run, charter, past);
+        let server = server.map_err(|error| match error {
+            grawa_comm::Error::Log { .. } => {
+                Error::Journal { folder: folder.into(), why: error.to_string(), is_recipe }
+            }
+            error => error.into(),
+        })?;
+        let run = CoordinatedRun::new(server, folder, workers, files, recorded, (file, hold));
+        Ok(Some(CoordinatedRun { is_from_workers: from_workers, ..run }))
     }
 
     fn new(
@@ -159,6 +188,7 @@ impl CoordinatedRun {
             workers,
             files,
             recorded,
+            is_from_workers: false,
             _locks: locks,
         }
     }
@@ -196,13 +226,16 @@ impl CoordinatedRun {
         mut poll: impl FnMut() -> Control,
     ) -> Result<Outcome, Error> {
         let mut run = self;
-        let CoordinatedRun { server, folder, files, recorded, .. } = &mut run;
+        let CoordinatedRun { server, folder, files, recorded, is_from_workers, .. } = &mut run;
+        let rounds = last_round(recorded);
         let mut following = Following {
             server,
             folder,
             files,
             observers,
             inbox: Inbox::after(recorded.iter().map(|(event, _)| event)),
+            gate: ReporterGate::after(rounds, server.status().op),
+            began: Instant::now(),
             votes: FinishVotes::default(),
             departed: Vec::new(),
             at: recorded.last().map_or(Place::default(), |(event, _)| *event.place()),
@@ -212,7 +245,11 @@ impl CoordinatedRun {
         };
         recorded.clear();
         if following.inbox.has_started {
-            following.fault(None, "the coordinator was gone; another one continues from its log".into())?;
+            let from = match is_from_workers {
+                true => "the newest checkpoint that a worker joins with",
+                false => "its log",
+            };
+            following.fault(None, format!("the coordinator was gone; another one continues from {from}"))?;
         }
         let mut polled = Instant::now();
         loop {
@@ -268,6 +305,8 @@ struct Following<'a> {
     files: &'a mut Files,
     observers: &'a mut [Box<dyn Observer>],
     inbox: Inbox,
+    gate: ReporterGate,
+    began: Instant,
     votes: FinishVotes,
     /// Workers that have left, and when. It is no fault if the run ends next.
     departed: Vec<(Instant, CoordinatorEvent)>,
@@ -316,13 +355,36 @@ impl Following<'_> {
     fn receive_report(&mut self, worker: u32, bytes: &[u8]) -> Result<(), Error> {
         // Only another program sends what cannot be read.
         let Ok(report) = Report::decode(bytes) else { return Ok(()) };
-        // A round takes an operation of all members: a report of many more rounds would hide true ones.
-        if let Report::Shared { sequence, .. } = &report
-            && self.inbox.skips(*sequence)
-            && sequence.rounds > self.server.status().op + AHEAD
-        {
-            return Ok(());
+        if let Report::Shared { sequence, .. } = &report {
+            let rounds = sequence.rounds;
+            let accepted = self.with_gate(|gate, group| gate.receive(worker, rounds, bytes.to_vec(), group));
+            if accepted.is_none() {
+                return Ok(());
+            }
         }
+        self.accept(worker, report)
+    }
+
+    fn with_gate<T>(&mut self, ask: impl FnOnce(&mut ReporterGate, Group<'_>) -> T) -> T {
+        let status = self.server.status();
+        let active = status.workers.iter().filter(|one| one.state == MemberState::Active);
+        let active: Vec<u32> = active.map(|one| one.worker).collect();
+        let committed = status.committed.map_or(0, |committed| committed.op);
+        let group = Group { active: &active, begun: status.rounds, committed, now: self.began.elapsed() };
+        ask(&mut self.gate, group)
+    }
+
+    /// Reports that were held until the reporter had sent its own.
+    fn accept_held(&mut self, next: impl Fn(&mut Self) -> Option<(u32, Vec<u8>)>) -> Result<(), Error> {
+        while let Some((worker, bytes)) = next(self) {
+            if let Ok(report) = Report::decode(&bytes) {
+                self.accept(worker, report)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, worker: u32, report: Report) -> Result<(), Error> {
         let said = if let Report::Shared { is_kept, .. } = &report { Some(*is_kept) } else { None };
         let events = self.inbox.accept(worker, report);
         // A report that was seen before says nothing of now.
@@ -364,7 +426,12 @@ impl Following<'_> {
                 }
                 return Ok(());
             }
-            CoordinatorEvent::Recovered { from: Some(from), to } if to.op < from.op => self.inbox.rewind(),
+            CoordinatorEvent::Recovered { from, to } => {
+                self.gate.continues(to.op);
+                if from.is_none_or(|from| to.op < from.op) {
+                    self.inbox.rewind();
+                }
+            }
             _ => {}
         }
         self.record_notice(&notice)
@@ -385,6 +452,9 @@ impl Following<'_> {
 
     /// What follows from the votes and from the time.
     fn advance(&mut self) -> Result<(), Error> {
+        if self.gate.is_holding() {
+            self.accept_held(|this| this.with_gate(|gate, group| gate.due(group)))?;
+        }
         if self.phase.is_finishing() {
             return Ok(());
         }
@@ -410,6 +480,7 @@ impl Following<'_> {
     }
 
     fn end(mut self) -> Result<Outcome, Error> {
+        self.accept_held(|this| this.gate.last())?;
         let phase = std::mem::replace(&mut self.phase, Phase::Running);
         let finished = if let Phase::Finishing { end, .. } = phase { Some(end) } else { None };
         if let Some(end) = &finished {
@@ -419,6 +490,14 @@ impl Following<'_> {
         let overshot = self.server.status().extra_steps;
         Ok(Outcome { finished, has_checkpoint: checkpoint.is_some(), written, overshot })
     }
+}
+
+/// The number of the last round that was recorded.
+fn last_round(recorded: &[(Event, f64)]) -> u64 {
+    let round = |(event, _): &(Event, f64)| {
+        if let Event::Round(round) = event { Some(round.at.rounds) } else { None }
+    };
+    recorded.iter().rev().find_map(round).unwrap_or(0)
 }
 
 /// What a coordinator knows of the run.
@@ -453,7 +532,7 @@ fn serve(
     listen: &str,
     run: u64,
 ) -> Result<CoordinatorServer, Error> {
-    let settings = Settings { recovery_wait: connect.patience, ..settings };
+    let settings = Settings { recovery_wait: connect.patience, stall: connect.stall, ..settings };
     let log = folder.join(LOG);
     Ok(CoordinatorServer::new(listen, connect.wire.clone(), settings, run, charter, Some(&log))?)
 }

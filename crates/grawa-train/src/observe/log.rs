@@ -6,7 +6,7 @@
 //! at the checkpoint. An incomplete last line, as a power failure leaves it, is ignored.
 
 use crate::checkpoint::io;
-use crate::{Error, Event, Place, Reason, Share, Times};
+use crate::{Error, Evaluated, Event, Place, Reason, Round, Share, Times};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -220,7 +220,29 @@ pub fn read(folder: &Path) -> Result<Vec<(Event, f64)>, Error> {
     for index in next..events.ends.len() {
         all.push((events.parse(index)?, wall));
     }
-    Ok(all)
+    Ok(without_replaced(all))
+}
+
+/// Without the rounds and evaluations that were done again: a group whose last states were lost continued from an earlier one, a fault says so,
+/// and the files hold both. What was done last counts.
+fn without_replaced(mut all: Vec<(Event, f64)>) -> Vec<(Event, f64)> {
+    let mut first = (u64::MAX, u64::MAX);
+    // From the end: everything from the earliest later round on was replaced.
+    let mut keep: Vec<bool> = (all.iter().rev())
+        .map(|(event, _)| match event {
+            Event::Round(Round { at, .. }) => {
+                let is_last = (at.rounds, at.steps) < first;
+                first = first.min((at.rounds, at.steps));
+                is_last
+            }
+            Event::Evaluated(Evaluated { at, .. }) => (at.rounds, at.steps) < first,
+            _ => true,
+        })
+        .collect();
+    keep.reverse();
+    let mut keep = keep.into_iter();
+    all.retain(|_| keep.next() != Some(false));
+    all
 }
 
 /// The whole lines of a file, and where each ends.
@@ -346,6 +368,42 @@ mod tests {
         write(folder.path(), &mut Log::create(folder.path()).unwrap(), &sample::run("lgrawa", 2, 8));
         let error = Log::resume(folder.path(), "checkpoints/12345".as_ref()).unwrap_err().to_string();
         assert!(error.contains("does not contain checkpoints/12345"), "{error}");
+    }
+
+    /// A group that continued from an earlier state has held some rounds twice. Each is read once: as it was held last.
+    #[test]
+    fn rounds_that_were_held_again_are_read_once() {
+        let events = sample::run("lgrawa", 2, 8);
+        let is_shared = |event: &Event| matches!(event, Event::Round(_) | Event::Evaluated(_));
+        let after = |rounds: u64| {
+            events.iter().filter(move |event| is_shared(event) && event.place().rounds > rounds)
+        };
+        for (reached, back) in [(5, 5), (5, 4), (8, 0), (7, 3)] {
+            let folder = tempfile::tempdir().unwrap();
+            let mut log = Log::create(folder.path()).unwrap();
+            log.write(&events[0], 1.0).unwrap();
+            let before: Vec<&Event> = after(0).filter(|event| event.place().rounds <= reached).collect();
+            before.iter().for_each(|event| log.write(event, 2.0).unwrap());
+            let again: Vec<&Event> = after(back).collect();
+            again.iter().for_each(|event| log.write(event, 3.0).unwrap());
+            let read = read(folder.path()).unwrap();
+            let found: Vec<(u64, f64)> = (read.iter())
+                .filter(|(event, _)| matches!(event, Event::Round(_)))
+                .map(|(event, wall)| (event.place().rounds, *wall))
+                .collect();
+            let wall = |round: u64| if round > back { 3.0 } else { 2.0 };
+            assert_eq!(
+                found,
+                (1..=8).map(|round| (round, wall(round))).collect::<Vec<_>>(),
+                "{reached} to {back}"
+            );
+            let evaluated = |all: &mut dyn Iterator<Item = &Event>| {
+                all.filter(|event| matches!(event, Event::Evaluated(_)))
+                    .map(|event| event.place().steps)
+                    .collect::<Vec<_>>()
+            };
+            assert_eq!(evaluated(&mut read.iter().map(|(event, _)| event)), evaluated(&mut after(0)));
+        }
     }
 
     #[test]

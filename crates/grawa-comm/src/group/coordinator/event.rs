@@ -52,6 +52,13 @@ pub enum CoordinatorEvent {
         /// Why it failed.
         why: String,
     },
+    /// A member's message cannot be read by others, or it says so of theirs: it is dropped.
+    Unreadable {
+        /// Who is dropped.
+        worker: u32,
+        /// Who cannot read what, in words.
+        why: String,
+    },
     /// No connected member holds the committed state.
     Orphaned {
         /// The committed state.
@@ -101,6 +108,12 @@ impl fmt::Display for CoordinatorEvent {
                     f,
                     "worker {worker} could not exchange data with worker {peer} ({why}): attempt {attempt}"
                 )
+            }
+            Self::Unreadable { worker, why } => {
+                write!(f, "{why}: the others go on without worker {worker}; do all run the same build?")
+            }
+            Self::Orphaned { version } if version.op == 0 => {
+                f.write_str("a worker brings a state of this run: waiting for a newer one")
             }
             Self::Orphaned { version } => write!(
                 f,

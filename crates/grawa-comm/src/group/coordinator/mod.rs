@@ -40,8 +40,8 @@ const HELD: (usize, usize) = (64, LONGEST);
 /// What a message costs beside its bytes. A member that sends more than it may is refused: it could fill the disk or keep the
 /// coordinator busy.
 const PER_MESSAGE: f64 = 128.0;
-/// Members that were refused because they sent too much, and whose limits are remembered.
-const REFUSED: usize = 1024;
+/// Members that are gone, and whose limits are remembered.
+const GONE: usize = 1024;
 /// Workers that a process may have.
 const MOST_WORKERS: u32 = 4096;
 
@@ -112,6 +112,8 @@ pub enum Input {
     },
     /// Time has passed.
     Tick,
+    /// The coordinator did nothing for this long: its process was stopped, or its machine. What members sent meanwhile has not been read yet.
+    Paused(Duration),
 }
 
 /// What the caller must do, in order.
@@ -176,10 +178,16 @@ pub struct Coordinator {
     round_began: Option<(u64, Duration)>,
     /// At a free pace: the operation that the members were told to begin a round with.
     round_due: Option<u64>,
+    /// Rounds that have begun.
+    rounds: u64,
     /// At a free pace: steps beyond those asked for, of all rounds.
     extra_steps: u64,
-    /// By token: the limits of members that were refused because they sent too much.
-    refused: BTreeMap<u64, TokenBucket>,
+    /// By token: the limits of members that are gone, until they have earned all of it again. One that leaves and comes back gets no new one.
+    limits: BTreeMap<u64, TokenBucket>,
+    /// When the coordinator last continued after a pause.
+    paused_at: Option<Duration>,
+    /// Rounds were recorded: a worker's initial state cannot be where the run continues.
+    has_begun: bool,
     actions: Vec<Action>,
 }
 
@@ -211,6 +219,15 @@ impl Coordinator {
         coordinator
     }
 
+    /// The same for a run of which rounds are recorded: no worker's initial state counts. `from_workers` also forgets where the journal says
+    /// that the run is: it continues from the newest state that a worker brings.
+    #[must_use]
+    pub fn begun(mut self, from_workers: bool) -> Self {
+        self.has_begun = true;
+        self.committed = self.committed.filter(|committed| committed.op > 0 && !from_workers);
+        self
+    }
+
     /// Handles an input. Returns what is to be done.
     pub fn handle(&mut self, input: Input, now: Duration) -> Vec<Action> {
         match input {
@@ -222,10 +239,25 @@ impl Coordinator {
                 }
             }
             Input::Tick => {}
+            Input::Paused(time) => self.forgive(time, now),
         }
         self.check(now);
         self.forward_reports();
         std::mem::take(&mut self.actions)
+    }
+
+    /// Nobody is late or silent because of a time in which the coordinator did nothing.
+    fn forgive(&mut self, time: Duration, now: Duration) {
+        let later = |at: &mut Duration| *at = (*at + time).min(now);
+        for record in self.roster.values_mut() {
+            [&mut record.last_seen, &mut record.progressed_at].into_iter().for_each(later);
+            record.disconnected_at.iter_mut().for_each(later);
+        }
+        self.operation.began.iter_mut().for_each(later);
+        self.orphaned.iter_mut().for_each(later);
+        self.round_began.iter_mut().for_each(|(_, began)| later(began));
+        self.returning.iter_mut().flatten().for_each(|until| *until += time);
+        self.paused_at = Some(now);
     }
 
     /// Whether the next operation begins a round that joiners may still take part in.
@@ -291,10 +323,14 @@ impl Coordinator {
             _ => 0,
         };
         if !record.rate_limit.try_use(PER_MESSAGE + bytes as f64, now) {
-            return self.refuse_excess(worker, now);
+            return self.refuse_excess(worker);
         }
         match message {
-            ToCoordinator::Hello { .. } | ToCoordinator::HelloOfSet { .. } => {}
+            // Its connection has compared the build.
+            ToCoordinator::Hello { .. } | ToCoordinator::HelloOfSet { .. } | ToCoordinator::Build { .. } => {}
+            ToCoordinator::Unreadable { attempt, peer, why } => {
+                self.on_unreadable(worker, attempt, peer, why);
+            }
             ToCoordinator::Enter(version) => {
                 match record.state {
                     MemberState::Greeted => {}
@@ -361,15 +397,24 @@ impl Coordinator {
             return self.refuse(session, why);
         }
         let known = self.roster.iter().find(|(_, record)| record.token == token);
-        let known = known.filter(|(_, record)| record.workers == workers).map(|(worker, _)| *worker);
+        if let Some((worker, record)) = known.filter(|(_, record)| record.workers != workers) {
+            // One certificate is one member.
+            let why = format!(
+                "it has {workers} workers, and the process with its certificate, worker {worker}, has {}: each process needs its own",
+                record.workers
+            );
+            return self.refuse(session, why);
+        }
+        let known = known.map(|(worker, _)| *worker);
         let worker = known
             .or(wish.filter(|wish| self.has_room(*wish, workers)))
             .unwrap_or_else(|| self.free_number(workers));
         let new = || MemberRecord::new(token, workers, address, session, now);
         let record = self.roster.entry(worker).or_insert_with(new);
-        if let Some(limit) = self.refused.get(&token) {
-            record.rate_limit = *limit;
+        if let Some(limit) = self.limits.remove(&token) {
+            record.rate_limit = limit;
         }
+        record.is_new = run == 0;
         let before = record.session.replace(session).filter(|before| *before != session);
         record.disconnected_at = None;
         // It sends the reports again that were not acknowledged.
@@ -433,15 +478,8 @@ impl Coordinator {
         members.filter_map(|worker| self.roster.get(worker)).map(|record| u64::from(record.workers)).sum()
     }
 
-    /// Refuses a member that sent more than the limit, and remembers the limit: a member that joins again does not get a new one.
-    fn refuse_excess(&mut self, worker: u32, now: Duration) {
-        if let Some(record) = self.roster.get(&worker) {
-            self.refused.retain(|_, limit| !limit.is_full(now));
-            if self.refused.len() >= REFUSED {
-                self.refused.pop_first();
-            }
-            self.refused.insert(record.token, record.rate_limit);
-        }
+    /// Refuses a member that sent more than the limit.
+    fn refuse_excess(&mut self, worker: u32) {
         let why = "it sent more than a member may: is it the same program?".into();
         self.send(worker, ToMember::Refused { why });
         self.remove(worker, Why::Excess);
@@ -561,6 +599,10 @@ impl Coordinator {
     fn assign(&mut self, worker: u32) {
         let record = self.roster.get(&worker).filter(|record| record.is_connected());
         let Some(version) = record.and_then(|record| record.version) else { return };
+        if self.committed.is_none() && self.has_begun {
+            // Where the run continues is decided in [`recovery`].
+            return;
+        }
         if self.committed.is_none() && version.op > 0 {
             // The journal was lost, and this member has been in the run.
             self.continue_from(version);
@@ -569,10 +611,20 @@ impl Coordinator {
         if !self.is_open() {
             return;
         }
+        if let Some(why) = self.conflict(worker, version) {
+            self.send(worker, ToMember::Refused { why });
+            return self.remove(worker, Why::Differs);
+        }
         if self.committed.is_none_or(|committed| committed == version) {
+            let leads = self.active().next().is_some();
+            let is_former = |token| self.former.contains(&token);
+            let is_former = self.roster.get(&worker).is_some_and(|record| is_former(record.token));
             if let Some(record) = self.roster.get_mut(&worker) {
-                // The others wait for a member that held this state before. They do not wait for one that has just fetched it.
-                let returns = self.committed.is_some() && record.late_restores == 0;
+                // The others wait for a member that took part and holds this state still. They do not wait for one that has just fetched it, or
+                // that only says that it holds it.
+                let took_part = record.last_op.is_some() || is_former || !leads;
+                let returns = self.committed.is_some() && record.late_restores == 0 && took_part;
+                record.is_new = false;
                 record.state = if returns { MemberState::Active } else { MemberState::Ready };
                 (record.late_restores, record.steps, record.is_assigned) = (0, 0, true);
             }
@@ -589,16 +641,41 @@ impl Coordinator {
             record.donations += 1;
             let donor = record.peer(*donor);
             if let Some(record) = self.roster.get_mut(&worker) {
-                record.state = MemberState::Restoring(committed);
+                (record.state, record.is_new) = (MemberState::Restoring(committed), false);
             }
             self.emit(CoordinatorEvent::Restores { worker, donor: donor.worker, version: committed });
             self.send(worker, ToMember::Restore { donor, version: committed });
         }
     }
 
+    /// Why a new process must not take the state of the run in place of the one that it brings from a checkpoint, if it must not: its checkpoints are
+    /// those of another course of the run, or of a later moment, and would be replaced.
+    fn conflict(&self, worker: u32, version: StateVersion) -> Option<String> {
+        let committed = self.committed?;
+        let leads = self.active().next().is_some() && self.returning.is_none();
+        let record = self.roster.get(&worker).filter(|record| record.is_new && version.op > 0)?;
+        let differs = self.history.get(&version.op).is_some_and(|digest| *digest != version.digest);
+        let how = match () {
+            () if record.state != MemberState::Waiting => return None,
+            () if differs => "in which that operation had another result",
+            () if leads && version.op > committed.op => "which is not that far",
+            () => return None,
+        };
+        Some(format!(
+            "its checkpoint is of operation {}, and the run is at operation {}, {how}: the run continued from another state. Taking part would \
+             replace the checkpoint; it is kept. Join with another folder (--out), or stop the run and continue from this checkpoint",
+            version.op, committed.op
+        ))
+    }
+
     /// Removes a member.
     fn remove(&mut self, worker: u32, why: Why) {
         let Some(record) = self.roster.remove(&worker) else { return };
+        self.limits.retain(|_, limit| !limit.is_full(record.last_seen));
+        if self.limits.len() >= GONE {
+            self.limits.pop_first();
+        }
+        self.limits.insert(record.token, record.rate_limit);
         self.operation.arrived.remove(&worker);
         if let Some(session) = record.session {
             self.actions.push(Action::Disconnect { session });
@@ -614,7 +691,11 @@ impl Coordinator {
 
     /// Removes members that are lost, and begins or ends the operation that this completes.
     fn check(&mut self, now: Duration) {
-        let Settings { silence, grace, stall, .. } = self.settings;
+        let Settings { silence, mut grace, stall, .. } = self.settings;
+        if self.paused_at.is_some_and(|at| now.saturating_sub(at) < silence) {
+            // Members have given up their connections meanwhile, and all make new ones at once.
+            grace = silence;
+        }
         let (opens, mut gone) = (self.begins_round(), Vec::new());
         for (worker, record) in &self.roster {
             let founds = self.committed.is_none() && *worker < self.settings.founders;

@@ -49,6 +49,8 @@ pub(crate) struct Transfer {
     attempt: u32,
     /// The digests of those that are done.
     pub(super) done: BTreeMap<u32, u64>,
+    /// Those that have all messages and cannot read one: whose, and why.
+    unreadable: BTreeMap<u32, (u32, String)>,
     /// Who could not reach whom, and why.
     complaints: Vec<(u32, u32, String)>,
     /// When to try again.
@@ -170,6 +172,7 @@ impl Coordinator {
     fn begin_round(&mut self, missing: &[u32], now: Duration) {
         // All that have arrived have reported their state.
         self.agree_on_state(true);
+        self.rounds += 1;
         let after = self.operation.began.map_or(Duration::ZERO, |began| now.saturating_sub(began));
         self.round_began = self.operation.began.map(|began| (self.op, began));
         for worker in missing {
@@ -229,6 +232,7 @@ impl Coordinator {
             before: std::mem::take(&mut self.lost),
             attempt: 1,
             done: BTreeMap::new(),
+            unreadable: BTreeMap::new(),
             complaints: Vec::new(),
             retry_at: None,
         });
@@ -288,6 +292,9 @@ impl Coordinator {
         if transfer.has(worker) {
             transfer.done.insert(worker, digest);
         }
+        if !transfer.unreadable.is_empty() {
+            return self.judge_unreadable();
+        }
         let needed = transfer.members.len();
         #[cfg(test)]
         let needed = needed - usize::from(needed > 1 && mutated(Mutation::OneMissing));
@@ -303,6 +310,69 @@ impl Coordinator {
         self.exclude_differing(&done, right);
         let end = End::Commit { lost: self.lost.clone() };
         self.finish(ToMember::Ended { op: self.op, end });
+    }
+
+    pub(super) fn on_unreadable(&mut self, worker: u32, attempt: AttemptId, peer: u32, why: String) {
+        let is_current = self.is_current(attempt);
+        let transfer = self.operation.transfer.as_mut().filter(|it| is_current && it.retry_at.is_none());
+        let Some(transfer) = transfer else { return };
+        // Like any complaint: only between members of the operation.
+        if worker == peer
+            || !transfer.has(worker)
+            || !transfer.has(peer)
+            || transfer.done.contains_key(&worker)
+        {
+            return;
+        }
+        transfer.unreadable.insert(worker, (peer, why));
+        self.judge_unreadable();
+    }
+
+    /// All members hold the same messages, and some cannot read one. Once all have said whether they can: a member whose message more than half of
+    /// the others cannot read is dropped. If there is none, those are that complain alone.
+    fn judge_unreadable(&mut self) {
+        let Some(transfer) = &self.operation.transfer else { return };
+        let (members, complaints) = (transfer.members.len(), &transfer.unreadable);
+        if transfer.done.len() + complaints.len() < members {
+            return;
+        }
+        let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
+        complaints.values().for_each(|(peer, _)| *counts.entry(*peer).or_default() += 1);
+        let most = counts.into_iter().max_by_key(|(worker, count)| (*count, *worker));
+        let guilty: Vec<u32> = match most.filter(|(_, count)| 2 * count > members - 1) {
+            Some((worker, _)) => vec![worker],
+            None => complaints.keys().copied().collect(),
+        };
+        let words = |(by, (of, why)): (&u32, &(u32, String))| {
+            format!("worker {by} cannot read what worker {of} sent ({why})")
+        };
+        let told =
+            complaints.iter().find(|(by, (of, _))| guilty.contains(of) || guilty.contains(by)).map(words);
+        let told = told.unwrap_or_default();
+        self.epoch += 1;
+        for worker in &guilty {
+            self.emit(CoordinatorEvent::Unreadable { worker: *worker, why: told.clone() });
+            self.blame(*worker, &told);
+        }
+        // The members have changed: the operation ends for the others, and nothing counts.
+        let end = End::Shrunk { lost: self.lost.clone() };
+        self.finish(ToMember::Ended { op: self.op, end });
+    }
+
+    /// A member has no part in the operation because of others' complaints; the third time in a row it is refused.
+    fn blame(&mut self, worker: u32, why: &str) {
+        let Some(record) = self.roster.get_mut(&worker) else { return };
+        record.blames += 1;
+        if record.blames >= ATTEMPTS {
+            let address = &record.address;
+            let why = format!(
+                "the others cannot exchange data with worker {worker} at {address} ({why}): is the port open to them, and do all run the same build?"
+            );
+            self.send(worker, ToMember::Refused { why });
+            return self.remove(worker, Why::Unreachable);
+        }
+        self.exclude(worker, Why::Unreachable);
+        self.emit(CoordinatorEvent::Lost(Lost { worker, why: Why::Unreachable }));
     }
 
     pub(super) fn on_failed(
@@ -340,6 +410,7 @@ impl Coordinator {
             transfer.attempt += 1;
             transfer.retry_at = None;
             transfer.done.clear();
+            transfer.unreadable.clear();
             let attempt = transfer.attempt;
             if let Some((worker, peer, why)) = transfer.complaints.last().cloned() {
                 self.emit(CoordinatorEvent::Retry { worker, peer, attempt, why });
@@ -347,19 +418,10 @@ impl Coordinator {
             return self.send_begin();
         }
         let Some(worker) = blame(&transfer.complaints) else { return };
-        let Some(record) = self.roster.get_mut(&worker) else { return };
-        record.blames += 1;
-        if record.blames >= ATTEMPTS {
-            let why = format!(
-                "the others cannot reach worker {worker} at {}: is the port open to them?",
-                record.address
-            );
-            self.send(worker, ToMember::Refused { why });
-            return self.remove(worker, Why::Unreachable);
-        }
+        let about = transfer.complaints.iter().rev().find(|(_, peer, _)| *peer == worker);
+        let why = about.map(|(.., why)| why.clone()).unwrap_or_default();
         self.epoch += 1;
-        self.exclude(worker, Why::Unreachable);
-        self.emit(CoordinatorEvent::Lost(Lost { worker, why: Why::Unreachable }));
+        self.blame(worker, &why);
         self.abort_without(worker);
     }
 

@@ -8,7 +8,7 @@ use super::roster::{MemberRecord, MemberState};
 use crate::group::messages::StateVersion;
 #[cfg(test)]
 use crate::group::simulate::Mutation;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 impl Coordinator {
@@ -34,13 +34,16 @@ impl Coordinator {
     /// hold the same later state, the run continues there. Joiners do not count.
     pub(super) fn catch_up(&mut self) {
         let may_be = self.returning.is_some() || self.active().next().is_none();
-        let Some(committed) = self.committed.filter(|_| may_be) else { return };
-        let mut later: BTreeMap<StateVersion, u32> = BTreeMap::new();
-        let former = self.roster.values().filter(|record| self.former.contains(&record.token));
-        for version in former.filter_map(|record| record.version).filter(|it| it.op > committed.op) {
-            *later.entry(version).or_default() += 1;
+        let Some(reached) = self.reached().filter(|_| may_be) else { return };
+        // A token has one vote.
+        let mut later: BTreeMap<StateVersion, BTreeSet<u64>> = BTreeMap::new();
+        for record in self.roster.values().filter(|record| self.former.contains(&record.token)) {
+            if let Some(version) = record.version.filter(|version| version.op > reached) {
+                later.entry(version).or_default().insert(record.token);
+            }
         }
-        if let Some((version, _)) = later.into_iter().find(|(_, count)| 2 * count > self.former_members()) {
+        let most = self.former_members() as usize;
+        if let Some((version, _)) = later.into_iter().find(|(_, tokens)| 2 * tokens.len() > most) {
             self.continue_from(version);
             self.assign_all();
         }
@@ -57,15 +60,27 @@ impl Coordinator {
         self.returning.is_some()
     }
 
+    /// The operation that the run has reached: 0 if rounds were held, and the journal does not say how far they went.
+    fn reached(&self) -> Option<u64> {
+        self.committed.map(|committed| committed.op).or(self.has_begun.then_some(0))
+    }
+
     /// If no member holds the committed state any more, the run continues, after a while, from the newest state that a member
     /// holds and that was committed, or comes after one that was. The initial state of a new worker never is such a state.
     pub(super) fn recover(&mut self, now: Duration) {
-        let Some(committed) = self.committed else { return };
-        let holds =
-            |record: &MemberRecord| record.state == MemberState::Active || record.version == Some(committed);
+        let Some(reached) = self.reached() else { return };
+        let committed = self.committed;
+        let holds = |record: &MemberRecord| {
+            record.state == MemberState::Active || committed.is_some() && record.version == committed
+        };
+        // Without a committed state one is waited for that a round has made.
+        let may_hold = |record: &MemberRecord| {
+            committed.is_some() || record.version.is_some_and(|version| version.op > 0)
+        };
         let waits = |record: &&MemberRecord| {
             matches!(record.state, MemberState::Waiting | MemberState::Restoring(_))
                 && record.session.is_some()
+                && may_hold(record)
         };
         if self.roster.values().any(holds) || !self.roster.values().any(|record| waits(&record)) {
             self.orphaned = None;
@@ -73,7 +88,8 @@ impl Coordinator {
         }
         let Some(since) = self.orphaned else {
             self.orphaned = Some(now);
-            return self.emit(CoordinatorEvent::Orphaned { version: committed });
+            let version = committed.unwrap_or(StateVersion { op: 0, digest: 0 });
+            return self.emit(CoordinatorEvent::Orphaned { version });
         };
         let waited = now.saturating_sub(since);
         // Not the initial state.
@@ -83,12 +99,12 @@ impl Coordinator {
         let versions = || self.roster.values().filter(waits).filter_map(|record| record.version);
         let held = || versions().filter(|version| version.op >= first);
         // A later state was committed, and the coordinator before this one ended before it had heard of it.
-        let is_ahead = held().any(|version| version.op > committed.op);
+        let is_ahead = committed.is_some() && held().any(|version| version.op > reached);
         if waited < if is_ahead { self.settings.recovery_wait / 6 } else { self.settings.recovery_wait } {
             return;
         }
         let was_committed = |version: &StateVersion| {
-            version.op > committed.op || self.history.get(&version.op) == Some(&version.digest)
+            version.op > reached || self.history.get(&version.op) == Some(&version.digest)
         };
         if let Some(newest) = held().filter(was_committed).max_by_key(|version| version.op) {
             for record in self.roster.values_mut() {

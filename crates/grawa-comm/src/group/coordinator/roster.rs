@@ -39,6 +39,8 @@ pub struct MemberRecord {
     pub(crate) session: Option<Session>,
     pub(crate) state: MemberState,
     pub(crate) version: Option<StateVersion>,
+    /// It is a process that has not been in the run: the state that it holds is its own, or of a checkpoint.
+    pub(crate) is_new: bool,
     /// It was told that it may take part, and has not arrived since: it may not have received that.
     pub(crate) is_assigned: bool,
     /// The last operation it took part in.

@@ -5,17 +5,18 @@
 //! that takes nothing is disconnected. An error or a panic of a decision ends the coordinator.
 
 use super::event::CoordinatorEvent;
-use super::journal::Journal;
+use super::journal::{Journal, Past, objection};
 use super::rejected_peers::RejectedPeers;
 use super::roster::{MemberState, Session};
 use super::{Action, Coordinator, Input, Settings};
 use crate::Error;
-use crate::group::environment::{Environment, lock};
+use crate::group::environment::{Environment, Monitor, POLL, lock};
+use crate::group::fingerprint::objection as objection_to;
 use crate::group::messages::{
-    Entry, LONGEST, LONGEST_CHARTER, StateVersion, ToCoordinator, ToMember, decode, encode,
+    Entry, LONGEST, LONGEST_CHARTER, StateVersion, ToCoordinator, ToMember, VERSION, decode, encode,
 };
 use crate::group::wire::connection::{Reader, Writer};
-use crate::group::wire::file_limit::Limits;
+use crate::group::wire::file_limit::{Limits, objection as too_few_files};
 use crate::group::wire::frame::HEADER;
 use crate::group::wire::listener::{self, Opened, Service};
 use crate::group::wire::tls::Security;
@@ -31,6 +32,8 @@ use std::time::Duration;
 
 /// How often the coordinator checks the clock.
 const TICK: Duration = Duration::from_millis(50);
+/// If it decides nothing for this long, the process or its machine was stopped.
+const PAUSE: Duration = Duration::from_millis(500);
 /// How long sending a message may take.
 const SEND_TIMEOUT: Duration = Duration::from_secs(3);
 /// Bytes that may wait to be sent on one connection: the longest message, and some short ones.
@@ -94,6 +97,8 @@ pub struct Status {
     pub op: u64,
     /// The committed state.
     pub committed: Option<StateVersion>,
+    /// Rounds that have begun since this coordinator started.
+    pub rounds: u64,
     /// Every worker, by number.
     pub workers: Vec<MemberStatus>,
     /// What the group waits for.
@@ -148,13 +153,33 @@ impl CoordinatorServer {
         charter: Vec<u8>,
         journal: Option<&Path>,
     ) -> Result<Self, Error> {
-        if charter.len() > LONGEST_CHARTER {
-            let why = format!("a charter of {} bytes, where {LONGEST_CHARTER} are allowed", charter.len());
-            return Err(Error::Message { why });
-        }
-        let (journal, entries) = journal.map(Journal::open).transpose()?.unzip();
+        check_charter(&charter)?;
+        let (journal, entries) = journal.map(|path| Journal::open(path, false)).transpose()?.unzip();
         let coordinator = Coordinator::new(settings, run, charter, &entries.unwrap_or_default());
         Self::start(&Environment::System, listen, security, coordinator, journal)
+    }
+
+    /// Takes the place of a coordinator that has ended. An error if what is known of the run does not fit together: the run would begin anew, and
+    /// its workers would replace the checkpoints of the old one.
+    pub fn resume(
+        listen: &str,
+        security: Security,
+        settings: Settings,
+        run: u64,
+        charter: Vec<u8>,
+        past: Past<'_>,
+    ) -> Result<Self, Error> {
+        check_charter(&charter)?;
+        let Past { journal: path, rounds, from_workers } = past;
+        let (journal, entries) = Journal::open(path, from_workers)?;
+        if let Some(why) = objection(&entries, run, if from_workers { 0 } else { rounds }) {
+            return Err(Error::Log { path: path.into(), why });
+        }
+        let mut coordinator = Coordinator::new(settings, run, charter, &entries);
+        if rounds > 0 || from_workers {
+            coordinator = coordinator.begun(from_workers);
+        }
+        Self::start(&Environment::System, listen, security, coordinator, Some(journal))
     }
 
     pub(crate) fn start(
@@ -164,13 +189,19 @@ impl CoordinatorServer {
         coordinator: Coordinator,
         journal: Option<Journal>,
     ) -> Result<Self, Error> {
+        if let Some(why) = too_few_files(coordinator.settings.founders) {
+            return Err(Error::Connection { why });
+        }
         let (emit, events) = channel();
         let (connections, traffic) = (BTreeMap::new(), Traffic::default());
-        let decider = Decider { coordinator, journal, connections, traffic };
+        let (has_journal, decided_at) = (journal.is_some(), environment.now());
+        let decider = Decider { coordinator, has_journal, unwritten: 0, connections, traffic, decided_at };
         let limits = Limits::here();
         let shared = Arc::new(Shared {
             environment: environment.clone(),
             decider: Mutex::new(Some(decider)),
+            journal: Mutex::new(journal),
+            unwritten: Monitor::new(environment, VecDeque::new()),
             emit,
             rejected: Mutex::default(),
             backlog: AtomicUsize::new(0),
@@ -180,6 +211,10 @@ impl CoordinatorServer {
             most: limits.open,
         });
         let address = listener::listen(environment, listen, security, limits, Arc::clone(&shared))?;
+        if has_journal {
+            let writes = Arc::clone(&shared);
+            environment.spawn("journal", move || writes.write_journal())?;
+        }
         let clock = Arc::clone(&shared);
         environment.spawn("clock", move || {
             while clock.decide(|decider| decider.tick(&clock)).is_some() {
@@ -223,6 +258,15 @@ impl CoordinatorServer {
     }
 }
 
+fn check_charter(charter: &[u8]) -> Result<(), Error> {
+    match charter.len() {
+        0..=LONGEST_CHARTER => Ok(()),
+        found => Err(Error::Message {
+            why: format!("a charter of {found} bytes, where {LONGEST_CHARTER} are allowed"),
+        }),
+    }
+}
+
 impl Drop for CoordinatorServer {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::Relaxed);
@@ -230,6 +274,11 @@ impl Drop for CoordinatorServer {
         if let Ok(mut decider) = self.shared.decider.try_lock() {
             *decider = None;
         }
+        // The same for the journal: another coordinator can have it.
+        if let Ok(mut journal) = self.shared.journal.try_lock() {
+            *journal = None;
+        }
+        self.shared.unwritten.notify();
     }
 }
 
@@ -239,6 +288,9 @@ struct Shared {
     environment: Environment,
     /// None when the coordinator is over.
     decider: Mutex<Option<Decider>>,
+    journal: Mutex<Option<Journal>>,
+    /// What is decided and not in the journal yet, in order.
+    unwritten: Monitor<VecDeque<Decision>>,
     emit: Sender<ServerEvent>,
     rejected: Mutex<RejectedPeers>,
     /// Bytes of reports that wait.
@@ -304,6 +356,32 @@ impl Shared {
         None
     }
 
+    /// Writes the journal. What was decided is done once it is on the disk. The disk may take its time: others decide meanwhile, and heartbeats
+    /// are answered.
+    fn write_journal(&self) {
+        while !self.is_over() {
+            let mut waiting = self.unwritten.lock();
+            if waiting.is_empty() {
+                drop(self.unwritten.wait(waiting, POLL));
+                continue;
+            }
+            let decisions: Vec<Decision> = waiting.drain(..).collect();
+            drop(waiting);
+            let entries: Vec<Entry> =
+                decisions.iter().flat_map(|decision| decision.entries.iter().cloned()).collect();
+            let mut journal = self.environment.lock_long(&self.journal);
+            let written =
+                journal.as_mut().filter(|_| !entries.is_empty()).map_or(Ok(()), |it| it.append(&entries));
+            drop(journal);
+            self.decide(|decider| {
+                written?;
+                decider.unwritten -= decisions.len();
+                decisions.into_iter().flat_map(|it| it.actions).for_each(|action| decider.act(action, self));
+                Ok(())
+            });
+        }
+    }
+
     /// Serves a connection. What is wrong with it ends it, and it alone.
     fn serve(
         &self,
@@ -312,6 +390,21 @@ impl Shared {
         mut reader: Reader,
         (message, bytes): (ToCoordinator, usize),
     ) -> Result<(), Error> {
+        let (mut writer, mut bytes) = (writer, bytes);
+        if let ToCoordinator::Hello(hello) | ToCoordinator::HelloOfSet { hello, .. } = &message
+            && hello.version == VERSION
+        {
+            // A member of another version is refused for that, by the coordinator.
+            let (build, length) = self.build_of(&mut reader)?;
+            if let Some(why) = objection_to(build) {
+                let _ = writer
+                    .queue(&encode(&ToMember::Refused { why: why.clone() })?)
+                    .and_then(|()| writer.flush());
+                reader.end();
+                return Err(Error::Refused { why });
+            }
+            bytes += length;
+        }
         self.decide(|decider| {
             let (opened, traffic) = (self.environment.now(), Traffic::default());
             let connection = Connection { writer, opened, unsent_since: None, traffic };
@@ -327,6 +420,17 @@ impl Shared {
             decider.handle(Input::Disconnected { session }, self)
         });
         result
+    }
+
+    /// The fingerprint of a member's build, its second message; and how long that was.
+    fn build_of(&self, reader: &mut Reader) -> Result<(u64, usize), Error> {
+        let began = self.environment.now();
+        let keep_going = || !self.is_over() && self.environment.now() - began < SEND_TIMEOUT;
+        let body = reader.receive(SHORT, &keep_going)?.unwrap_or_default();
+        match decode(&body)? {
+            ToCoordinator::Build { fingerprint } => Ok((fingerprint, HEADER + body.len())),
+            _ => Err(Error::Message { why: "the second message does not name its build".into() }),
+        }
     }
 
     /// Passes on messages until the connection ends. While too many reports wait, only heartbeats pass: the others are held back
@@ -423,11 +527,22 @@ impl Drop for Connection {
     }
 }
 
+/// What was decided: entries that must be in the journal before the actions are carried out.
+#[derive(Debug)]
+struct Decision {
+    entries: Vec<Entry>,
+    actions: Vec<Action>,
+}
+
 /// Decides, and carries out what was decided.
 #[derive(Debug)]
 struct Decider {
     coordinator: Coordinator,
-    journal: Option<Journal>,
+    has_journal: bool,
+    /// Decisions that wait for the journal. All that follows waits behind them.
+    unwritten: usize,
+    /// When it last decided something.
+    decided_at: Duration,
     connections: BTreeMap<Session, Connection>,
     /// Of connections that have ended.
     traffic: Traffic,
@@ -460,19 +575,34 @@ impl Decider {
 
     /// Decides what follows, and does it. What must be in the journal is written and synced before anything else is done.
     fn handle(&mut self, input: Input, shared: &Shared) -> Result<(), Error> {
-        let actions = self.coordinator.handle(input, shared.environment.now());
+        let now = shared.environment.now();
+        let pause = now.saturating_sub(std::mem::replace(&mut self.decided_at, now));
+        let mut actions = Vec::new();
+        if pause > PAUSE {
+            // What members sent meanwhile is still to be read.
+            actions = self.coordinator.handle(Input::Paused(pause), now);
+        }
+        actions.extend(self.coordinator.handle(input, now));
+        // Heartbeats are answered at once: a slow disk would make members give up their connections.
+        let is_ack =
+            |action: &mut Action| matches!(action, Action::Send { message: ToMember::HeartbeatAck, .. });
+        for ack in actions.extract_if(.., is_ack).collect::<Vec<_>>() {
+            self.act(ack, shared);
+        }
         let entry =
             |action: &Action| if let Action::Log(entry) = action { Some(entry.clone()) } else { None };
         let entries: Vec<Entry> = actions.iter().filter_map(entry).collect();
         #[cfg(test)]
         if self.coordinator.settings.mutation == Some(crate::group::simulate::Mutation::ActBeforeLog) {
+            std::mem::take(&mut actions).into_iter().for_each(|action| self.act(action, shared));
+        }
+        if !self.has_journal || entries.is_empty() && self.unwritten == 0 {
             actions.into_iter().for_each(|action| self.act(action, shared));
-            return self.journal.as_mut().map_or(Ok(()), |journal| journal.append(&entries));
+        } else if !(entries.is_empty() && actions.is_empty()) {
+            self.unwritten += 1;
+            shared.unwritten.lock().push_back(Decision { entries, actions });
+            shared.unwritten.notify();
         }
-        if let Some(journal) = self.journal.as_mut().filter(|_| !entries.is_empty()) {
-            journal.append(&entries)?;
-        }
-        actions.into_iter().for_each(|action| self.act(action, shared));
         Ok(())
     }
 
@@ -523,6 +653,7 @@ impl Decider {
             epoch: coordinator.epoch,
             op: coordinator.op,
             committed: coordinator.committed,
+            rounds: coordinator.rounds,
             workers: workers.collect(),
             reason: coordinator.reason(now),
             extra_steps: coordinator.extra_steps,
@@ -534,7 +665,7 @@ impl Decider {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::group::messages::{Hello, Record, VERSION};
+    use crate::group::messages::{Hello, Record};
     use crate::group::wire::connection::{ALWAYS, dial, establish};
     use std::net::{TcpListener, TcpStream};
 
@@ -603,7 +734,10 @@ mod tests {
         let address = server.address().to_string();
         let (mut writer, mut reader) = dial(&Environment::System, &address, &Security::Plain).unwrap();
         let hello = Hello { version: VERSION, run: 0, token: 5, worker: None, address: "a:1".into() };
-        writer.send(&encode(&ToCoordinator::Hello(hello)).unwrap(), ALWAYS).unwrap();
+        let build = ToCoordinator::Build { fingerprint: crate::group::fingerprint::fingerprint() };
+        for message in [ToCoordinator::Hello(hello), build] {
+            writer.send(&encode(&message).unwrap(), ALWAYS).unwrap();
+        }
         let welcome = reader.receive(LONGEST, ALWAYS).unwrap().unwrap();
         assert!(matches!(decode(&welcome).unwrap(), ToMember::Welcome { worker: 0, .. }));
         assert_eq!(server.status().workers.len(), 1);

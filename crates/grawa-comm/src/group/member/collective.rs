@@ -6,10 +6,10 @@ use super::socket_member::{Caller, Ended, SocketMember};
 use crate::call::check_lengths;
 use crate::group::environment::lock;
 use crate::group::messages::Call;
-use crate::group::transfer::all_gather;
 use crate::group::transfer::all_reduce::all_reduce;
 use crate::group::transfer::overlap::{Finished, Overlap};
-use crate::{Collective, Elastic, Error, Gathered, Heartbeat, Outcome};
+use crate::group::transfer::{TransferError, all_gather};
+use crate::{Check, Collective, Elastic, Error, Gathered, Heartbeat, Outcome};
 use grawa_core::{Layout, Plan, Share, centre_part, finish_centre};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -114,6 +114,10 @@ impl Collective for SocketMember {
     }
 
     fn gather(&mut self, message: &[u8]) -> Result<Gathered, Error> {
+        self.gather_readable(message, &|_, _| Ok(()))
+    }
+
+    fn gather_readable(&mut self, message: &[u8], check: Check<'_>) -> Result<Gathered, Error> {
         if message.len() > all_gather::LONGEST {
             return Err(Error::LongMessage { found: message.len(), longest: all_gather::LONGEST });
         }
@@ -122,6 +126,11 @@ impl Collective for SocketMember {
             let mut messages = Vec::new();
             let ended = self.caller.run_operation(Call::Gather, |links, peers| {
                 let (gathered, digest) = all_gather::all_gather(links, message)?;
+                // A message that cannot be read is its sender's fault: a complaint, as about a transfer that failed.
+                for (rank, (peer, bytes)) in peers.iter().zip(&gathered).enumerate() {
+                    let wrong = |why| TransferError::with(rank)(Error::Message { why });
+                    check(peer.worker, bytes).map_err(wrong)?;
+                }
                 messages = peers.iter().map(|peer| peer.worker).zip(gathered).collect();
                 Ok(digest)
             })?;

@@ -7,6 +7,7 @@ use super::peer_listener::{HeldState, PeerListener};
 use super::{Member, MemberAction};
 use crate::Error;
 use crate::group::environment::{Environment, Monitor, POLL, lock};
+use crate::group::fingerprint::fingerprint;
 use crate::group::messages::{AttemptId, LONGEST, ToCoordinator, ToMember, decode, encode};
 use crate::group::transfer::overlap::Overlap;
 use crate::group::wire::connection::{Reader, Writer, dial};
@@ -132,6 +133,8 @@ pub(crate) struct State {
     /// Why the last connection failed, and whether any failed because of another key.
     pub(super) last_error: Option<Error>,
     pub(super) has_wrong_key: bool,
+    /// Whether there was a connection at all.
+    pub(super) was_connected: bool,
 }
 
 impl Client {
@@ -174,9 +177,10 @@ impl Client {
                 }
                 Ok((writer, reader)) => {
                     let mut state = self.state.lock();
-                    state.writer = Some(writer);
+                    (state.writer, state.was_connected) = (Some(writer), true);
                     let hello = state.member.connected();
-                    self.send(&mut state, [hello]);
+                    let build = ToCoordinator::Build { fingerprint: fingerprint() };
+                    self.send(&mut state, [hello, build]);
                     drop(state);
                     let why = self.receive(reader);
                     let mut state = self.state.lock();

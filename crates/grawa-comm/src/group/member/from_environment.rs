@@ -11,6 +11,8 @@ use std::time::Duration;
 pub const COORDINATOR: &str = "GRAWA_COORDINATOR";
 /// See [`COORDINATOR`].
 pub const KEY: &str = "GRAWA_KEY";
+/// See [`COORDINATOR`]: `plain` where there is no key, so that a forgotten key is not taken for a network without encryption.
+pub const WIRE: &str = "GRAWA_WIRE";
 /// See [`COORDINATOR`].
 pub const WORKERS: &str = "GRAWA_WORKERS";
 /// See [`COORDINATOR`].
@@ -37,7 +39,21 @@ impl Joiner {
         patience: Duration,
     ) -> Result<Option<Self>, Error> {
         let Some(address) = read(COORDINATOR) else { return Ok(None) };
-        let security = read(KEY).map_or(Ok(Security::Plain), |path| Security::with_key(Path::new(&path)))?;
+        let security = match (read(KEY), read(WIRE).as_deref()) {
+            (Some(path), None) => Security::with_key(Path::new(&path))?,
+            (None, Some("plain")) => Security::Plain,
+            (key, wire) => {
+                let found = match (key, wire) {
+                    (Some(_), _) => format!("both {KEY} and {WIRE} are set"),
+                    (None, Some(wire)) => format!("{WIRE} is '{wire}'"),
+                    (None, None) => format!("neither {KEY} nor {WIRE} is set"),
+                };
+                let why = format!(
+                    "{found}: set {KEY} to the run's key file, or {WIRE}=plain for a trusted network"
+                );
+                return Err(Error::Connection { why });
+            }
+        };
         let workers = match read(WORKERS) {
             None => 1,
             Some(text) => text.parse().ok().filter(|workers| *workers > 0).ok_or_else(|| {
@@ -68,6 +84,7 @@ mod tests {
             move |name: &str| match name {
                 COORDINATOR => Some(address.clone()),
                 WORKERS => Some(workers.into()),
+                WIRE => Some("plain".into()),
                 _ => None,
             }
         };
@@ -76,5 +93,17 @@ mod tests {
         assert!(Joiner::from_variables(|_| None, PATIENCE).unwrap().is_none());
         let error = Joiner::from_variables(read("none"), PATIENCE).unwrap_err().to_string();
         assert!(error.contains("GRAWA_WORKERS is 'none'"), "{error}");
+        // No encryption is a choice.
+        for (wire, words) in
+            [(None, "neither GRAWA_KEY nor GRAWA_WIRE is set"), (Some("none"), "GRAWA_WIRE is 'none'")]
+        {
+            let read = |name: &str| match name {
+                COORDINATOR => Some(address.clone()),
+                WIRE => wire.map(String::from),
+                _ => None,
+            };
+            let error = Joiner::from_variables(read, PATIENCE).unwrap_err().to_string();
+            assert!(error.contains(words) && error.contains("GRAWA_WIRE=plain"), "{error}");
+        }
     }
 }

@@ -117,7 +117,13 @@ impl Joiner {
                         Some(error) => error.to_string(),
                     };
                     let after = patience.as_secs_f64();
+                    // A listener with a key ends a connection that does not begin with a handshake.
+                    let is_plain = matches!(client.security, Security::Plain);
+                    let is_ended = is_plain && state.was_connected;
                     let why = match state.has_wrong_key {
+                        false if is_ended => format!(
+                            "what listens at {address} ends every connection without an answer: the run has a key, most likely; give it with --key FILE (GRAWA_KEY in programs) in place of plain"
+                        ),
                         false => format!(
                             "no coordinator answers at {address} within {after:.0} s: {why}; is one running at that address and port, and do both have the same key, or none?"
                         ),

@@ -213,6 +213,11 @@ impl Member {
         self.end_attempt(attempt, ToCoordinator::Failed { attempt, peer, why })
     }
 
+    /// It has the messages of all, and cannot read that of a peer.
+    pub fn unreadable(&mut self, attempt: AttemptId, peer: u32, why: String) -> Option<ToCoordinator> {
+        self.end_attempt(attempt, ToCoordinator::Unreadable { attempt, peer, why })
+    }
+
     fn end_attempt(&mut self, attempt: AttemptId, message: ToCoordinator) -> Option<ToCoordinator> {
         if !self.is_current(attempt) {
             return None;

@@ -40,8 +40,12 @@ pub enum Greeting {
     },
 }
 
-/// How long to wait for a connection from a member.
+/// How long to wait for a connection from a member, in a small group at the first attempt.
 const CONNECT_WAIT: Duration = Duration::from_secs(3);
+/// What a connection between two members of one machine may take: M members make M·(M−1) of them at once, on few cores.
+const PER_CONNECTION: Duration = Duration::from_millis(1);
+/// No wait is longer.
+const LONGEST_WAIT: Duration = Duration::from_secs(300);
 /// How long a connection with an unknown token is kept: it may arrive before the message that names the members.
 const UNKNOWN: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 10 });
 /// A state is sent in chunks. Each must complete in time, or a peer that stopped half-way would keep a centre in memory for ever.
@@ -110,6 +114,14 @@ impl Incoming {
     }
 }
 
+/// How long a member waits for a connection in an attempt with so many members. It grows with the connections that all of them make, and with the
+/// attempt: a group that is too slow for the first is in time for the second or third.
+pub(super) fn connect_wait(members: usize, attempt: u32) -> Duration {
+    let connections = u32::try_from(members * members.saturating_sub(1)).unwrap_or(u32::MAX);
+    let many = PER_CONNECTION.saturating_mul(connections) * (1 << attempt.clamp(1, 8).saturating_sub(1));
+    CONNECT_WAIT.saturating_add(many).min(LONGEST_WAIT)
+}
+
 impl PeerListener {
     /// Listens at an address; port 0 is any. Returns the address.
     pub(crate) fn open(
@@ -155,6 +167,7 @@ impl PeerListener {
         &self,
         peer: &Peer,
         attempt: AttemptId,
+        wait: Duration,
         keep_going: KeepGoing<'_>,
     ) -> Result<Reader, Error> {
         let began = self.environment.now();
@@ -165,7 +178,7 @@ impl PeerListener {
             if is_there && let Some(one) = incoming.by_token.remove(&peer.token) {
                 return Ok(one.reader);
             }
-            if !keep_going() || self.environment.now() - began > CONNECT_WAIT {
+            if !keep_going() || self.environment.now() - began > wait {
                 let why = format!(
                     "worker {} at {} did not connect for operation {}",
                     peer.worker, peer.address, attempt.1
@@ -371,6 +384,19 @@ mod tests {
         assert!(error.to_string().contains("given up"), "{error}");
         assert!(began.elapsed() < 10 * CHUNK_TIMEOUT);
         drop(silent.join().unwrap());
+    }
+
+    /// Many processes on two cores, each connection with a handshake of two milliseconds: they begin, at the first attempt or the second. A small
+    /// group waits no longer than before.
+    #[test]
+    fn a_large_group_has_time_to_connect() {
+        for members in [2usize, 16, 64, 128, 192, 256] {
+            let all = Duration::from_millis(2) * (members * (members - 1)) as u32 / 2;
+            let enough = (1..=2).any(|attempt| connect_wait(members, attempt) > all);
+            assert!(enough, "{members} members need {all:?}");
+        }
+        assert!(connect_wait(8, 3) < CONNECT_WAIT + Duration::from_secs(1));
+        assert_eq!(connect_wait(usize::from(u16::MAX), u32::MAX), LONGEST_WAIT);
     }
 
     /// A joiner that asks and receives nothing is given up, and the state is let go.

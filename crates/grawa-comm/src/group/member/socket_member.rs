@@ -4,14 +4,14 @@
 //! [`collective`](super::collective).
 
 use super::control_connection::{Anchor, Client};
-use super::peer_listener::connect;
+use super::peer_listener::{connect, connect_wait};
 use super::{Member, MemberAction};
 use crate::call::out_of_step;
 use crate::group::environment::lock;
 use crate::group::messages::{AttemptId, Call, End, Peer};
 use crate::group::transfer::overlap::{Finished, Overlap};
 use crate::group::transfer::{Links, TransferError, TransferOptions};
-use crate::group::wire::connection::Writer;
+use crate::group::wire::connection::{CONNECT_TIMEOUT, Reader, STALL, Writer};
 use crate::{Error, Lost, Outcome};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -170,6 +170,12 @@ impl Caller {
                         Ok(()) => {}
                         // What interrupted it is the next action.
                         Err(_) if !self.client.is_current(attempt) => {}
+                        Err(TransferError { rank: Some(rank), why: Error::Message { why } }) => {
+                            self.client.send_from(|member| {
+                                let peer = member.members.get(rank)?.worker;
+                                member.unreadable(attempt, peer, why)
+                            });
+                        }
                         Err(TransferError { rank: Some(rank), why }) => self.client.send_from(|member| {
                             let peer = member.members.get(rank)?.worker;
                             member.failed(attempt, peer, why.to_string())
@@ -220,21 +226,35 @@ impl Caller {
             listener.forget_before(attempt);
         }
         let keep_going = || self.client.is_current(attempt);
-        let (mut writers, mut readers) = (Vec::new(), Vec::new());
-        for (index, peer) in peers.iter().enumerate() {
-            writers.push(match (index == rank, connections.writers.remove(&peer.token)) {
-                (true, _) => None,
-                (false, Some(writer)) => Some(writer),
-                (false, None) => {
+        let (mut writers, mut readers): (Vec<Option<Writer>>, Vec<_>) = (Vec::new(), Vec::new());
+        writers.resize_with(peers.len(), || None);
+        let (began, wait) = (environment.now(), connect_wait(peers.len(), attempt.2));
+        let mut is_new = !connections.is_clean;
+        // Each begins with the next one, so that not all connect to the first at once.
+        for index in (1..peers.len()).map(|n| (rank + n) % peers.len()) {
+            let peer = &peers[index];
+            writers[index] = Some(match connections.writers.remove(&peer.token) {
+                Some(writer) => writer,
+                None => loop {
+                    let dialled = environment.now();
                     let connected = connect(environment, peer, security, (run, *token), attempt);
-                    Some(connected.map_err(TransferError::with(index))?)
-                }
+                    // A peer that is there and busy may need longer than one handshake may take. What was connected so far is kept.
+                    let is_busy = environment.now() - dialled >= CONNECT_TIMEOUT;
+                    if connected.is_err() && is_busy && environment.now() - began < wait && keep_going() {
+                        continue;
+                    }
+                    is_new = true;
+                    break connected.map_err(TransferError::with(index))?;
+                },
             });
         }
         for (index, peer) in peers.iter().enumerate() {
-            let reader = (index != rank).then(|| listener.reader_from(peer, attempt, &keep_going));
+            let reader = (index != rank).then(|| listener.reader_from(peer, attempt, wait, &keep_going));
             readers.push(reader.transpose().map_err(TransferError::with(index))?);
         }
+        // Others may still make their connections when this member has all of its own.
+        let stall = if is_new { STALL.max(wait) } else { STALL };
+        readers.iter_mut().flatten().for_each(|reader: &mut Reader| reader.stall = stall);
         let links = Links {
             environment,
             attempt,

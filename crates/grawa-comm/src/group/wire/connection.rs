@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// How long connecting may take.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a vector may arrive without a byte.
-const STALL: Duration = Duration::from_secs(5);
+pub(crate) const STALL: Duration = Duration::from_secs(5);
 /// A transfer that moves fewer bytes than this within [`POLL`] counts as paused: single bytes are no progress.
 const TRICKLE: usize = 16 << 10;
 /// Bytes that are read at a time where they are not encrypted: the checksum finds them in cache.
@@ -105,6 +105,8 @@ pub(crate) struct Reader {
     pub(super) numbers: Numbers,
     /// The TLS record that arrives now.
     pub(super) record: Partial,
+    /// How long a vector may arrive without a byte.
+    pub(crate) stall: Duration,
     environment: Environment,
 }
 
@@ -310,7 +312,7 @@ impl<'a> Pace<'a> {
 impl Reader {
     pub(crate) fn new(socket: Socket, tls: Tls, environment: &Environment) -> Self {
         let (numbers, record) = (Numbers::default(), Partial::default());
-        Reader { socket, tls, cipher: None, numbers, record, environment: environment.clone() }
+        Reader { socket, tls, cipher: None, numbers, record, stall: STALL, environment: environment.clone() }
     }
 
     /// The other direction.
@@ -388,9 +390,9 @@ impl Reader {
         self.cipher.as_mut().map_or(Ok(()), |cipher| cipher.decrypt(block, tag))
     }
 
-    /// Fills a buffer. It may take long, but not [`STALL`] without a byte.
+    /// Fills a buffer. It may take long, but not without a byte for the time that is allowed.
     fn fill(&self, mut buffer: &mut [u8], keep_going: KeepGoing<'_>) -> Result<(), Error> {
-        let mut pace = Pace::new(&self.environment, STALL, keep_going);
+        let mut pace = Pace::new(&self.environment, self.stall, keep_going);
         while !buffer.is_empty() {
             let n = pace.moved(self.socket.read(buffer), buffer.len())?;
             buffer = &mut buffer[n..];

@@ -28,6 +28,24 @@ fn file_limit() -> u64 {
     return 1024;
 }
 
+/// What a coordinator has open besides connections: its journal, the record of the run, listeners, standard input and output.
+const OWN: u64 = 20;
+
+/// Why a coordinator of so many workers cannot work with this limit on open files, if it cannot.
+pub(crate) fn too_few(files: u64, workers: u32) -> Option<String> {
+    let needed = u64::from(workers) * 2 + OWN;
+    (files < needed).then(|| {
+        format!(
+            "this process may have {files} open files, and a coordinator of {workers} workers needs {needed}: raise the limit (ulimit -n {needed})"
+        )
+    })
+}
+
+/// The same for this process.
+pub(crate) fn objection(workers: u32) -> Option<String> {
+    too_few(file_limit(), workers)
+}
+
 /// How many connections a listener keeps open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
@@ -66,6 +84,15 @@ mod tests {
         }
         let usual = Limits::of(1024);
         assert!(usual.per_address >= 200 && usual.open >= 200, "{usual:?}");
+    }
+
+    #[test]
+    fn a_coordinator_says_that_it_has_too_few_files() {
+        assert!(
+            too_few(12, 2).is_some_and(|why| why.contains("12 open files") && why.contains("ulimit -n 24"))
+        );
+        assert_eq!((too_few(24, 2), too_few(1024, 500)), (None, None));
+        assert_eq!(too_few(u64::MAX, u32::MAX), None);
     }
 
     #[cfg(unix)]

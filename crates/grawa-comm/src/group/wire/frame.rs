@@ -25,7 +25,13 @@ const STEP: usize = 1 << 16;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Numbers {
     next: u32,
+    /// Bytes of frames that were new, and of repetitions.
+    fresh: u64,
+    repeated: u64,
 }
+
+/// Bytes that may be repeated beyond those that were new: what is new is counted where it is used, and repetitions are not.
+const REPEATED: u64 = 1 << 16;
 
 impl Numbers {
     /// The number of the next frame to send.
@@ -139,7 +145,12 @@ impl Partial {
         if checksum(number, &self.bytes) != expected {
             return Err(Error::Frame { why: format!("the checksum of {len} bytes is wrong") });
         }
-        Ok(numbers.take(number)?.then_some(self.bytes))
+        let is_new = numbers.take(number)?;
+        *(if is_new { &mut numbers.fresh } else { &mut numbers.repeated }) += (HEADER + len) as u64;
+        if numbers.repeated > numbers.fresh.saturating_add(REPEATED) {
+            return Err(Error::Frame { why: format!("frame {number} and others came again and again") });
+        }
+        Ok(is_new.then_some(self.bytes))
     }
 }
 
@@ -183,9 +194,27 @@ mod tests {
         );
     }
 
+    /// A peer that repeats every frame is read; one that sends the same again and again is not.
+    #[test]
+    fn what_is_repeated_is_limited() {
+        let bodies: Vec<Vec<u8>> = (0..200u8).map(|n| vec![n; 900]).collect();
+        let mut numbers = Numbers::default();
+        let mut twice = Vec::new();
+        for body in &bodies {
+            let mut frame = Vec::new();
+            write(&mut frame, &mut numbers, body).unwrap();
+            twice.extend([frame.clone(), frame].concat());
+        }
+        assert_eq!(all(&twice).unwrap(), bodies);
+        let one = framed(&[vec![0; 900]]);
+        assert!(all(&one.repeat(50)).is_ok());
+        let error = all(&one.repeat(1000)).unwrap_err().to_string();
+        assert!(error.contains("again and again"), "{error}");
+    }
+
     #[test]
     fn numbers_go_round() {
-        let mut numbers = Numbers { next: u32::MAX };
+        let mut numbers = Numbers { next: u32::MAX, ..Numbers::default() };
         assert!(
             numbers.take(u32::MAX).unwrap() && numbers.take(0).unwrap() && !numbers.take(u32::MAX).unwrap()
         );
