@@ -283,7 +283,7 @@ impl Process {
             (worker.id, worker.finite, worker.division) = (number, true, None);
         }
         (self.diverged, self.at) = (diverged, Position { elapsed, ..at });
-        (self.settled, self.history) = (Some(self.at), history);
+        (self.settled, self.history, self.evaluated_at) = (Some(self.at), history, None);
         (self.before, self.began) = (elapsed, (self.common.clock)());
         self.levels.iter_mut().zip(memories).for_each(|(level, memories)| level.memories = memories);
         self.processes = vec![(id, self.workers.iter().map(|worker| worker.id).collect())];

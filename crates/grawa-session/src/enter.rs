@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::elastic::{Counts, ElasticState, Remembered, encode};
-use crate::evaluate::viewing;
+use crate::evaluate::saving;
 use crate::membership::Membership;
 use crate::milestones::Position;
 use crate::process::{Common, Connections, Process};
@@ -50,7 +50,7 @@ impl Entered {
         let memories = vec![vec![Memory::default()]];
         let start =
             Remembered { memories: memories.clone(), counts: counts.clone(), ..Remembered::default() };
-        let view = if viewing(method.evaluate).is_some() { parameters.len() } else { 0 };
+        let view = if saving(method.evaluate).is_some() { parameters.len() } else { 0 };
         let (mut ends, taken) = match checkpoint.filter(|(kept, _)| kept.run == run) {
             Some((kept, centre)) => {
                 joiner.enter_from(kept.meeting, kept.memory.into(), centre, &[view], options)?

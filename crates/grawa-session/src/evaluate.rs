@@ -7,6 +7,7 @@
 use crate::BatchNorm;
 use crate::Error;
 use crate::event::{Evaluated, Event, Model};
+use crate::membership::Membership;
 use crate::process::{Group, Process, finite};
 use crate::round_message::{check, decode, encode};
 use crate::worker_set::{Evaluation, Measured, PerWorker, Shard, Slot, Vectors, WorkerSet};
@@ -28,7 +29,12 @@ pub fn viewing(evaluate: Evaluate) -> Option<Method> {
     }
 }
 
-/// The plan of that round: workers that are not finite do not count, and a worker without a loss is never the best.
+/// The round that makes the saved model, where it is made of the workers: their mean where each is evaluated by itself.
+pub fn saving(evaluate: Evaluate) -> Option<Method> {
+    viewing(if evaluate == Evaluate::Each { Evaluate::Mean } else { evaluate })
+}
+
+/// The plan of such a round: workers that are not finite do not count, and a worker without a loss is never the best.
 pub fn view(method: &Method, layout: &Layout, workers: &[(u32, f64, bool)]) -> Result<Plan, Error> {
     let reports: Vec<Report> = (workers.iter())
         .map(|&(worker, loss, finite)| Report {
@@ -99,9 +105,8 @@ impl Process {
         let best = self.make_view()?;
         let evaluate = self.common.method.evaluate;
         let model = match evaluate {
-            Evaluate::Mean | Evaluate::Best => Measured::Centre(Slot::View),
-            Evaluate::Centre => Measured::Centre(Slot::All),
             Evaluate::Each => Measured::Own,
+            _ => Measured::Centre(self.evaluated_slot()?),
         };
         let statistics = self.settle_statistics(&evaluation, model, best)?;
         let counts = self.measure_together(model, |set, shards| {
@@ -152,17 +157,50 @@ impl Process {
         }
         self.report_shared(vec![Event::Evaluated(evaluated.clone())]);
         self.history.push(evaluated);
+        self.evaluated_at = Some(self.at);
         Ok(())
+    }
+
+    /// Where the evaluated model is, if it is one.
+    pub(crate) fn evaluated_slot(&mut self) -> Result<Slot, Error> {
+        if self.common.method.evaluate != Evaluate::Centre {
+            return Ok(Slot::View);
+        }
+        let Membership::Elastic(all, _) = &self.membership else { return Ok(Slot::All) };
+        let newest = all.newest_centre()?;
+        if Arc::ptr_eq(&newest, &self.all_centre) {
+            return Ok(Slot::All);
+        }
+        // Workers are not pulled toward it yet, but it is what the group holds, and what is saved.
+        let len = self.common.layout.len();
+        let model = if newest.len() == len { newest } else { Arc::new(newest[..len].to_vec()) };
+        self.set.set_centre(Slot::View, model)?;
+        Ok(Slot::View)
     }
 
     /// Makes the evaluated model in the view, where it is made of the workers. Returns who leads it, if one does.
     pub fn make_view(&mut self) -> Result<Option<u32>, Error> {
-        let Some(method) = viewing(self.common.method.evaluate) else { return Ok(None) };
+        viewing(self.common.method.evaluate).map_or(Ok(None), |method| self.make_view_by(&method))
+    }
+
+    /// Makes the model to be saved in the view, where it is made of the workers. One that was evaluated here stays: if a worker was lost
+    /// since, the others would make another one.
+    pub(crate) fn make_saved_view(&mut self, stopped: bool) -> Result<(), Error> {
+        let Some(method) = saving(self.common.method.evaluate) else { return Ok(()) };
+        let is_evaluated = !stopped && self.evaluated_at == Some(self.at);
+        let keeps = is_evaluated && self.common.method.evaluate != Evaluate::Each;
+        let evaluated = keeps.then(|| self.set.centre(Slot::View)).transpose()?;
+        // All take part: one that has just taken the state of the others has evaluated nothing.
+        self.make_view_by(&method)?;
+        evaluated.map_or(Ok(()), |evaluated| self.set.set_centre(Slot::View, evaluated))
+    }
+
+    fn make_view_by(&mut self, method: &Method) -> Result<Option<u32>, Error> {
         loop {
             let mine: Vec<(u32, f64, bool)> =
                 self.workers.iter().map(|worker| (worker.id, worker.loss, worker.finite)).collect();
             let workers = self.gather_view(mine)?;
-            let plan = view(&method, &self.common.layout, &workers)?;
+            let plan = view(method, &self.common.layout, &workers)?;
             let leader = plan.weights.of(0).iter().position(|&weight| weight == 1.0);
             match self.mix(Group::View, Slot::View, &plan, Vectors::Parameters) {
                 Ok(_) => return Ok(leader.map(|at| plan.workers[at]).filter(|_| plan.workers.len() > 1)),

@@ -3,7 +3,7 @@
 //! The loop hands a snapshot to the supervisor and continues; the supervisor fetches its vectors and writes it to disk meanwhile.
 
 use crate::Error;
-use crate::evaluate::viewing;
+use crate::evaluate::saving;
 use crate::event::{Evaluated, Times};
 use crate::membership::Membership;
 use crate::milestones::Position;
@@ -11,7 +11,7 @@ use crate::process::{Note, Process};
 use crate::round_message::Tally;
 use crate::worker_set::{Slot, StateVector};
 use grawa_comm::Error as CommError;
-use grawa_core::{Evaluate, Layout, Memory, Method, Notes, Share, StateKind, Tracker, mean};
+use grawa_core::{Layout, Memory, Method, Notes, Share, StateKind, Tracker, mean};
 use serde::{Deserialize, Serialize};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -202,7 +202,7 @@ impl Process {
         let is_elastic = self.membership.is_elastic();
         // In an elastic group the process that writes the checkpoint has the model of all.
         if is_elastic {
-            self.make_view()?;
+            self.make_saved_view(stopped)?;
         }
         let Some(snapshots) = common.snapshots.as_ref().filter(|_| !is_elastic || self.keeps()) else {
             return Ok(());
@@ -238,7 +238,8 @@ impl Process {
             if !is_alone {
                 snapshots.wait();
             }
-            let evaluated = self.history.last().is_some_and(|last| last.at.steps == self.at.steps);
+            // One that has taken the state of the others knows of the evaluation, and has no statistics of it.
+            let evaluated = self.evaluated_at == Some(self.at);
             let mut snapshot = Snapshot {
                 at: self.at,
                 settled: self.settled,
@@ -272,7 +273,7 @@ impl Process {
         let Some(evaluated) = self.history.last().filter(|_| wants && keeps).filter(is_one).cloned() else {
             return Ok(());
         };
-        let slot = if self.common.method.evaluate == Evaluate::Centre { Slot::All } else { Slot::View };
+        let slot = self.evaluated_slot()?;
         let fetch = self.set.copy_later(&[StateVector::Centre(slot)])?;
         let (statistics, length) = (self.calibrated.clone(), self.common.layout.len());
         let pending = Pending(Box::new(move || {
@@ -316,7 +317,7 @@ impl Process {
             }
         }
         let worker = &self.workers[at];
-        let shows = is_elastic && viewing(self.common.method.evaluate).is_some();
+        let shows = is_elastic && saving(self.common.method.evaluate).is_some();
         let mut past = worker.past;
         past.times += worker.tally.times;
         let own = |what| StateVector::Worker(worker.index, what);

@@ -119,8 +119,9 @@ pub struct Process {
     /// No worker was finite at the last round, or at the end of the last cycle.
     pub diverged: bool,
     pub history: Vec<Evaluated>,
-    /// The statistics of the last evaluated model, for the checkpoint.
+    /// The statistics of the last evaluated model, for the checkpoint, and where this process evaluated it.
     pub calibrated: Vec<f32>,
+    pub evaluated_at: Option<Position>,
     /// The last round that was reported, by whichever process.
     pub(crate) last_round: Option<Round>,
     /// Workers that were left out of the last round.
@@ -131,7 +132,7 @@ pub struct Process {
     /// The spent share of the budget at the end of the cycle, and the learning rate: what methods that change go by.
     moment: (f64, f64),
     /// The centre of all that the set has, where there are several processes.
-    all_centre: Arc<Vec<f32>>,
+    pub(crate) all_centre: Arc<Vec<f32>>,
     /// Why workers were lost, and whether that was the end of this process.
     reasons: Vec<Error>,
     is_reported: bool,
@@ -238,6 +239,7 @@ impl Process {
             diverged,
             history,
             calibrated: Vec::new(),
+            evaluated_at: None,
             last_round: None,
             left_out: Vec::new(),
             began: (common.clock)(),
