@@ -164,7 +164,7 @@ fn step(arguments: &StepArguments) -> Result<(), Failure> {
         ("cores", cores.to_string()),
         ("images/s", format!("{rate:.1}")),
         ("GFLOP/s", format!("{:.1}", flops / 1e9)),
-        ("of GEMM's", format!("{:.0} %", 100.0 * flops / peak_flops(cores))),
+        ("of matrix products' speed", format!("{:.0} %", 100.0 * flops / peak_flops(cores))),
         ("MB a worker", megabytes(own as u64)),
         ("MB an arena", megabytes(found.first().map_or(0, |slot| slot.arena) as u64)),
         ("arenas", slots.to_string()),

@@ -21,8 +21,8 @@ use std::time::Duration;
 /// The paper's tables and figures, one command each.
 ///
 /// An experiment is a table of cells: a recipe, a seed, and what is measured. Cells run in parallel. Each finished cell is kept in
-/// the folder, and the same command continues where it was stopped or killed. At the end it writes tables (Markdown, CSV),
-/// pictures (SVG, PNG) and a page to DIR/results. Where a method has a grid, its setting is chosen on held-out training examples, then run on the
+/// the folder, and the same command continues where it was stopped or killed. At the end it writes tables (Markdown, CSV,
+/// LaTeX), pictures (SVG, PNG) and a page to DIR/results. Where a method has a grid, its setting is chosen on held-out training examples, then run on the
 /// whole training set with fresh seeds.
 #[derive(Args)]
 #[command(after_help = AFTER)]

@@ -26,7 +26,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let preset = if arguments.preset == "reference" { Preset::Reference } else { Preset::Paper };
     match &arguments.method {
         None => {
-            let mut table = Table::new(["method", "every τ", "pull λ", "prox μ", "what it does"]);
+            let mut table = Table::new(["method", "period τ", "pull λ", "prox μ", "what it does"]);
             for name in Name::ALL {
                 table.push(row(&Method::named(name, preset)));
             }

@@ -90,7 +90,7 @@ impl ModelArgs {
             Device::Cuda => (Engine::Cuda, ", on a GPU"),
         };
         let words = format!(
-            "{} on {}, {} examples in batches of {}, batch norm: {}{place}",
+            "network {} on the data {}, {} examples in batches of {}, batch norm: {}{place}",
             graph.name(),
             recipe.data.kind,
             self.examples,

@@ -108,7 +108,8 @@ fn a_runs_folder_says_what_it_is_of() {
     let output = grawa(place.path(), &[&flat[..], &few].concat());
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert!(
-        text(&output.stdout).contains("digits on digits, 64 examples in batches of 32, batch norm: train")
+        text(&output.stdout)
+            .contains("network digits on the data digits, 64 examples in batches of 32, batch norm: train")
     );
     // Several models: one table, and files that name them.
     let both = ["flatness", "run", "run/best", "--steps", "4", "--draws", "1", "--extra", "2"];

@@ -156,14 +156,14 @@ pub fn folder_warnings(dir: &Path, reading: &Reading) -> Result<Vec<String>> {
     }
     if let Some(first) = others.first() {
         found.push(format!(
-            "{} files are left out, for only JPEG and PNG are read, such as {first:?}. Convert them",
-            others.len()
+            "{} skipped (not JPEG or PNG), such as {first:?}. Convert them",
+            counted(others.len(), "file")
         ));
     }
     if let Some(first) = nested.first() {
         found.push(format!(
-            "{} pictures are left out, for they are in folders inside a class folder, such as {first:?}. Move them up",
-            nested.len()
+            "{} skipped (in folders inside a class folder), such as {first:?}. Move them up",
+            counted(nested.len(), "picture")
         ));
     }
     if let [only] = listed.names.as_slice() {
@@ -181,6 +181,11 @@ pub fn folder_warnings(dir: &Path, reading: &Reading) -> Result<Vec<String>> {
         ));
     }
     Ok(found)
+}
+
+fn counted(count: usize, noun: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{plural}")
 }
 
 /// Divides every class by the seed; each part has at least one picture of it.
@@ -300,8 +305,11 @@ mod tests {
         write(dir.path(), &["train/dog/b.WEBP", "train/cat/c.gif", "train/dog/more/d.png"]);
         fs::remove_dir_all(dir.path().join("val/cat")).unwrap();
         let [others, nested, untested] = warnings().try_into().unwrap();
-        assert!(others.starts_with("2 files") && others.contains("c.gif"), "{others}");
-        assert!(nested.starts_with("1 pictures") && nested.contains("d.png"), "{nested}");
+        assert!(
+            others.starts_with("2 files skipped (not JPEG or PNG)") && others.contains("c.gif"),
+            "{others}"
+        );
+        assert!(nested.starts_with("1 picture skipped") && nested.contains("d.png"), "{nested}");
         assert!(untested.starts_with("1 of 2 classes") && untested.contains("cat"), "{untested}");
         fs::remove_dir_all(dir.path().join("train/cat")).unwrap();
         assert!(warnings()[2].contains("only one class, \"dog\""), "{:?}", warnings());

@@ -48,7 +48,7 @@ pub fn html(runs: &[RunSummary]) -> Result<String, Error> {
         "checked" if labels.windows(2).any(|two| two[0] == two[1]) => " checked".into(),
         "runs" => html(&table_of_runs(&runs)),
         "differences" if different.header.len() > 1 => format!(
-            "<section>\n<h2>In what the recipes differ</h2>\n{}<p>Keys that are not the same in all runs; a key that a recipe does not have is empty.</p>\n</section>\n",
+            "<section>\n<h2>Settings that differ</h2>\n{}<p>Keys that are not the same in all runs; a key that a recipe does not have is empty.</p>\n</section>\n",
             html(&different)
         ),
         "keys" => common.len().to_string(),

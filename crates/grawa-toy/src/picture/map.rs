@@ -44,12 +44,11 @@ impl Map {
         Picture::draw(SIZE.0, SIZE.1, |root| {
             let mut sheet = Sheet::new(root, places);
             sheet.bands(places, (&heights, &bands.levels), colour, true)?;
-            sheet.frame(&self.title, "", [&self.axes[0], &self.axes[1]]);
+            let narrow =
+                bands.narrow.map(|spread| format!("nearly flat: within {:.1} %", (100.0 * spread).max(0.1)));
+            sheet.frame(&self.title, &narrow.unwrap_or_default(), [&self.axes[0], &self.axes[1]]);
             let colours: Vec<_> = (0..=bands.levels.len()).rev().map(colour).collect();
             sheet.colours(&self.axes[2], &colours, &bands.labels());
-            if let Some(spread) = bands.narrow {
-                sheet.entry(&format!("nearly flat: within {:.1} %", (100.0 * spread).max(0.1)), "");
-            }
             for (index, (name, at)) in self.marks.iter().enumerate() {
                 let (marker, colour, size) = match index {
                     0 => (Marker::STAR, palette::INK, 9.0),

@@ -71,7 +71,10 @@ fn figures(view: &View, width: usize) -> String {
     if let (Some(last), Some(best)) = (view.errors.last(), view.best()) {
         let earlier = view.evaluated.filter(|&step| step != view.at.steps);
         let at = earlier.map(|step| format!(" at step {}", group(step))).unwrap_or_default();
-        parts.push(format!("test error {} of {}{at} (best {})", precise(*last), view.model, precise(best)));
+        // `mean`, `centre`, `best (worker 2)`, or `worker 2`.
+        let the = if view.model.starts_with("worker") { "" } else { "the " };
+        let model = format!("{the}{}", view.model);
+        parts.push(format!("test error of {model} {}{at} (best {})", precise(*last), precise(best)));
     }
     let line = parts.join("  ");
     let room = width.saturating_sub(line.chars().count() + 2).min(40);
@@ -198,7 +201,7 @@ mod tests {
         let expected = [
             "mgrawa  digits on digits, 3 workers, seed 7                            0:03 left",
             "[████████████████████████▋            ]  67 %  step 16 of 24  round 4  epoch 1.0",
-            "rate 0.1  loss 0.4000  test error 33.43 % of mean at step 8 (best 33.43 %)",
+            "rate 0.1  loss 0.4000  test error of the mean 33.43 % at step 8 (best 33.43 %)",
             "! worker 1 lost its parameters and starts again from the centre",
             "",
             "worker     steps      loss  weight β",

@@ -54,7 +54,12 @@ impl Recipe {
         };
         let steps = steps.map_or(String::new(), |steps| format!("{steps} steps of each worker, "));
         let plural = if rounds == 1 { "" } else { "s" };
-        Some(format!("only {rounds} round{plural}: {steps}a round every {period} steps. Use {mend}"))
+        let few = if rounds == 0 {
+            "no round will take place".into()
+        } else {
+            format!("only {rounds} round{plural}")
+        };
+        Some(format!("{few}: {steps}a round every {period} steps. Use {mend}"))
     }
 
     /// Changes of the learning rate that come after the end, or a rate that is zero before it.
@@ -179,7 +184,7 @@ mod tests {
             (
                 &["train.budget=3step", "train.rate=0.1"],
                 1438,
-                "only 0 rounds: 3 steps of each worker, a round every 32 steps. Use a longer run: --budget 320step",
+                "no round will take place: 3 steps of each worker, a round every 32 steps. Use a longer run: --budget 320step",
                 "train.budget=320step",
             ),
             (

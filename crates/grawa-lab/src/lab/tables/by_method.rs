@@ -4,7 +4,7 @@ use crate::lab::finding::Measured;
 use crate::lab::published::{Published, Row};
 use crate::lab::results::Results;
 use crate::picture::rows::{Row as DotRow, Rows};
-use crate::statistics::{CONFIDENCE, interval, mean, paired, summary, surely_lowest};
+use crate::statistics::{CONFIDENCE, interval, mean, paired, summary, surely_differs, surely_lowest};
 use crate::{Error, Output, TableOutput};
 use crate::{Table, picture::palette};
 use grawa_core::Name;
@@ -60,7 +60,7 @@ pub(super) fn compare(
         output.figures.push(results.figure((comparison.name, study), caption, picture.draw()?));
     }
     let rule = "Mean ± standard deviation (n − 1) over the seeds. Bold: lower than every other method in the row, by paired differences \
-                across seeds (Student's t, 95 % over all comparisons of the row after Bonferroni); no bold, no such method.";
+                across seeds (Student's t, 95 % over all comparisons of the row after Bonferroni); if nothing is bold, no method was shown to be lower than all others.";
     let paper = "The paper's numbers are printed below ours; its ± is the deviation of a population.";
     let has_paper = table.rows.iter().any(|row| row[0] == PAPER);
     let rule = if has_paper { format!("{rule} {paper}") } else { rule.into() };
@@ -127,8 +127,7 @@ fn differences(results: &Results<'_>, comparison: &Comparison, methods: &[Varian
         let mut row: Vec<String> = results.setup(study).into();
         for (number, &method) in others.iter().enumerate() {
             let (a, b) = pairs(&results.values(study, method, &comparison.figure), &own);
-            let found = paired(&a, &b, CONFIDENCE);
-            if found.is_some_and(|found| found.excludes_zero()) {
+            if surely_differs(&a, &b, others.len()) {
                 bold.push((study, 3 + number));
             }
             row.push(difference(&a, &b, comparison.places));
@@ -136,7 +135,8 @@ fn differences(results: &Results<'_>, comparison: &Comparison, methods: &[Varian
         table.push(row);
     }
     let caption = "Difference to the plain mean of the workers (Mean), the control: MGRAWA and LGRAWA without their weights β; \
-                   every method with its own setting (see Settings), paired by seed, ± half of its 95 % interval (Student's t, one comparison at a time; none where all seeds give the same difference). Bold: the interval excludes zero.";
+                   every method with its own setting (see Settings), paired by seed, ± half of its 95 % interval (Student's t, one comparison at a time; none where all seeds give the same difference). \
+                   Bold: not zero, at 95 % over all comparisons of the row (Bonferroni).";
     Some(TableOutput {
         name: format!("{}-differences", comparison.name),
         title: format!("{}: differences to Mean", comparison.title),

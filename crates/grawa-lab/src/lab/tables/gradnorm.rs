@@ -53,14 +53,16 @@ pub(in crate::lab) fn gradnorm(results: &Results<'_>) -> Result<Output, Error> {
         "r(log ‖g‖, log train loss)",
     ]);
     let mut bold = Vec::new();
-    for (name, members) in subsets(&models) {
+    let subsets = subsets(&models);
+    let chance_allowed = (1.0 - CONFIDENCE) / subsets.len() as f64;
+    for (name, members) in subsets {
         let column = |figure: fn(&Model) -> f64| members.iter().map(figure).collect::<Vec<f64>>();
         let (gap, log_norm) = (column(|it| it.gap), column(|it| libm::log10(it.whole)));
         let log_loss = column(|it| libm::log10(it.loss));
         let number =
             |found: Option<f64>| found.map_or("–".into(), |found| format!("{found:.3}").replace('-', "−"));
         let tau = kendall(&column(|it| it.whole), &gap);
-        if tau.is_some_and(|(_, chance)| chance < 1.0 - CONFIDENCE) {
+        if tau.is_some_and(|(_, chance)| chance < chance_allowed) {
             bold.push((table.rows.len(), 2));
         }
         table.push([
@@ -74,7 +76,7 @@ pub(in crate::lab) fn gradnorm(results: &Results<'_>) -> Result<Output, Error> {
             number(pearson(&log_norm, &log_loss)),
         ]);
     }
-    let rule = "τ is Kendall's τ_b, p the chance of as much if the two had nothing to do with each other (normal approximation; bold below 0.05, each subset by itself), r Pearson's correlation; \"given log train loss\" is the partial correlation: what is left of r when what the training \
+    let rule = "τ is Kendall's τ_b, p the chance of as much if the two had nothing to do with each other (normal approximation; bold below 0.05 divided by the number of rows), r Pearson's correlation; \"given log train loss\" is the partial correlation: what is left of r when what the training \
                 loss explains is taken out. ‖g‖ is the norm of the gradient of the summed loss on the whole training set without augmentation, with the \
                 statistics of evaluation; gap is test error less training error in % points. The paper's claim is a positive τ; the authors' data \
                 has it with weight decay below 0.01, which their plot shows, and not over all models.";

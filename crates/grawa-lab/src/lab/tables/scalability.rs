@@ -5,7 +5,7 @@ use crate::lab::cell::Cell;
 use crate::lab::finding::Finding;
 use crate::lab::results::Results;
 use crate::picture::rows::Rows;
-use crate::statistics::{CONFIDENCE, paired};
+use crate::statistics::surely_differs;
 use crate::{Error, Output, Table};
 use grawa_train::recipe::Variant;
 
@@ -20,7 +20,7 @@ pub(in crate::lab) fn scalability(results: &Results<'_>) -> Result<Output, Error
     let last = format!("{most} less {fewest}");
     let columns = counts.iter().map(|count| format!("{count} workers"));
     let mut table = Table::new(head.chain(columns).chain([last]));
-    let mut bold = Vec::new();
+    let mut ends = Vec::new();
     for study in 0..results.plan.studies() {
         let [data, network, _] = results.setup(study);
         let mut rows = Vec::new();
@@ -31,11 +31,9 @@ pub(in crate::lab) fn scalability(results: &Results<'_>) -> Result<Output, Error
                 let mut row = vec![data.clone(), network.clone(), title.clone(), seeds.to_string()];
                 row.extend(counts.iter().map(|&count| counted(&of(count), seeds, 2)));
                 let (a, b) = pairs(&of(most), &of(fewest));
-                let found = paired(&a, &b, CONFIDENCE).filter(|_| most > fewest);
-                if found.is_some_and(|found| found.excludes_zero()) {
-                    bold.push((table.rows.len(), row.len()));
-                }
+                let place = (table.rows.len(), row.len());
                 row.push(if most > fewest { difference(&a, &b, 2) } else { "–".into() });
+                ends.push((place, a, b));
                 table.push(row);
                 rows.extend(counts.iter().map(|&count| {
                     dot_row(format!("{title}, {count} workers"), method.name, numbers(&of(count)))
@@ -49,7 +47,9 @@ pub(in crate::lab) fn scalability(results: &Results<'_>) -> Result<Output, Error
     }
     let rule = "Mean ± standard deviation (n − 1) over the seeds, in %. A method with several settings has a row for each; none is chosen. The last \
                 column is the difference between most and fewest workers, paired by seed, ± half of its 95 % interval (Student's t; none where all \
-                seeds give the same difference or there is one seed); bold where that excludes zero.";
+                seeds give the same difference or there is one seed). Bold: not zero, at 95 % over all rows (Bonferroni).";
+    let is_bold = |(_, a, b): &&(_, Vec<f64>, Vec<f64>)| most > fewest && surely_differs(a, b, ends.len());
+    let bold = ends.iter().filter(is_bold).map(|it| it.0).collect();
     output.tables.push(results.table(("workers", "Test error by the number of workers", rule), table, bold));
     Ok(output)
 }
@@ -110,6 +110,28 @@ mod tests {
         let [a, b, mean] = ["EASGD pull=0.1", "EASGD pull=0.3", "Mean"];
         // The differences are 1, 2 and 3.
         assert_eq!(found, [a, b, mean].map(|title| [title, "3", "+2.00 ± 2.48"]));
+    }
+
+    /// Differences of 1.0, 1.4 and 1.8: their interval excludes zero at 95 % alone, not as one of three rows.
+    #[test]
+    fn bold_is_over_all_rows() {
+        let (_place, plan) = study("scalability", STUDY);
+        let bold = |step: f64| {
+            let error = |cell: &Cell| {
+                let seed = cell.seed() as f64;
+                Some(
+                    0.01 * if cell.recipe.train.workers == 8 {
+                        seed + 1.4 + step * (seed - 2.0)
+                    } else {
+                        seed
+                    },
+                )
+            };
+            let found = find(&plan.cells(&Found::new()).unwrap(), error);
+            scalability(&Results::new(&plan, &found).unwrap()).unwrap().tables.remove(0).bold
+        };
+        assert_eq!(bold(0.4), []);
+        assert_eq!(bold(0.1), [(0, 6), (1, 6), (2, 6)]);
     }
 
     /// Seeds are paired with themselves, also where a run of another seed was lost.
