@@ -118,8 +118,8 @@ pub(crate) fn join(
 }
 
 /// How a round went: the round as JSON, who took part, the other events as JSON, whether the parameters were replaced, whether there is
-/// no connection.
-type Held = (Option<String>, Vec<u32>, Vec<String>, bool, bool);
+/// no connection, a warning.
+type Held = (Option<String>, Vec<u32>, Vec<String>, bool, bool, Option<String>);
 
 #[pymethods]
 impl Session {
@@ -158,12 +158,19 @@ impl Session {
         self.look(|session| session.score_batch().map(|batch| (seed_of(batch.key), batch.dropout)))
     }
 
-    /// Which examples this worker reads next: its shard, of how many, and the batch.
-    fn shard(&self) -> PyResult<(u32, u32, u64)> {
+    /// Which examples this worker reads next: its shard, of how many, and the batch; or those after `taken` steps of its own.
+    #[pyo3(signature = (taken=None))]
+    fn shard(&self, taken: Option<u64>) -> PyResult<(u32, u32, u64)> {
         self.look(|session| {
-            let DataShard { shard, of, step } = session.shard();
+            let taken = taken.unwrap_or_else(|| session.steps_taken());
+            let DataShard { shard, of, step } = session.shard_after(taken);
             (shard, of, step)
         })
+    }
+
+    /// How many steps this worker has taken in all.
+    fn steps_taken(&self) -> PyResult<u64> {
+        self.look(grawa_session::Session::steps_taken)
     }
 
     /// Steps, epochs, seconds, and the share of the budget.
@@ -253,12 +260,19 @@ impl Session {
         })?;
         *spare() = parameters;
         signal.map_or(Ok(()), Err)?;
-        let RoundResult { round, was_replaced, is_alone, events } = result;
+        let RoundResult { round, was_replaced, is_alone, events, warning } = result;
         let text = |event: &Event| serde_json::to_string(event).map_err(wrong);
         let mixed = round.as_ref().and_then(|round| round.mixed.last());
         let members = mixed.map(|mixed| mixed.workers.clone()).unwrap_or_default();
         let round = round.map(|round| text(&Event::Round(round))).transpose()?;
-        Ok((round, members, events.iter().map(text).collect::<PyResult<_>>()?, was_replaced, is_alone))
+        Ok((
+            round,
+            members,
+            events.iter().map(text).collect::<PyResult<_>>()?,
+            was_replaced,
+            is_alone,
+            warning,
+        ))
     }
 
     /// Writes the evaluated model to `out`, and the average of all workers' statistics over this one's. False if this worker lost its

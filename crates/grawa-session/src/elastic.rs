@@ -4,8 +4,12 @@
 //! and takes part in the next round at once. The examples are divided among the members of the last round. When the members change, the
 //! examples are divided again, from the furthest position of any member on. Before the first round they are divided among the founders;
 //! a further worker takes no step until it has a share. So no example is assigned twice in an epoch. Examples can be skipped: those of a
-//! member that was lost before a round, fewer than a batch for each member when their number changes, and, at a free pace, those that
-//! slower members had not reached. Only a worker that trains without connection uses a share that others may be assigned as well.
+//! member that was lost before a round, and fewer than a batch for each member when their number changes. Only a worker that trains
+//! without connection uses a share that others may be assigned as well.
+//!
+//! At a free pace members take different numbers of steps. A session's batches are then divided again after each round, one by one:
+//! first those that slower members had not reached, and those of members that were lost. So each batch is read once, and none is skipped.
+//! Where the library takes the steps, each member has its own part of every epoch to the end.
 
 use crate::Error;
 use crate::event::Evaluated;
@@ -49,7 +53,13 @@ pub struct Counts {
     pub among: u32,
     /// These workers, and the steps of each that were counted by then.
     pub since: BTreeMap<u32, u64>,
+    /// Batches before `dealt` that nobody has read yet: where batches are divided one by one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left: Vec<u64>,
 }
+
+/// So many batches of a cycle are divided one by one, at most. A worker that has taken more steps counts as if it had left none out.
+const MOST_BATCHES: u64 = 1 << 20;
 
 impl Counts {
     /// Before the first step of this many workers.
@@ -89,6 +99,48 @@ impl Counts {
         self.dealt = furthest.unwrap_or_else(|| self.first()) * u64::from(self.among);
         (self.among, self.since) = (members.len() as u32, since);
     }
+
+    /// The number of the batch that comes at this place of the present division: those that are left first.
+    fn batch_at(&self, place: u64) -> u64 {
+        let left = self.left.len() as u64;
+        let kept = usize::try_from(place).ok().and_then(|place| self.left.get(place)).copied();
+        kept.unwrap_or_else(|| self.dealt.saturating_add(place.saturating_sub(left)))
+    }
+
+    /// The batch that a worker reads after `taken` steps, where batches are divided one by one; none if it is not in the division.
+    pub fn batch_of(&self, worker: u32, taken: u64) -> Option<u64> {
+        let steps = taken.saturating_sub(*self.since.get(&worker)?);
+        let (seat, among) = (u64::from(self.seat(worker)?), self.since.len() as u64);
+        Some(self.batch_at(steps.saturating_mul(among).saturating_add(seat)))
+    }
+
+    /// Divides the batches among these workers, one by one: first those before the furthest one that somebody read.
+    pub fn deal_batches_to(&mut self, members: &[u32]) {
+        let counted = |worker: &u32| self.taken.get(worker).copied().unwrap_or(0);
+        let steps = self.since.iter().map(|(worker, since)| counted(worker).saturating_sub(*since));
+        let steps: Vec<u64> = steps.map(|steps| steps.min(MOST_BATCHES + 1)).collect();
+        if self.since.keys().eq(members) && steps.iter().all(|steps| *steps == 0) {
+            return;
+        }
+        let among = steps.len().max(1) as u64;
+        let end = |(seat, steps): (usize, &u64)| match steps {
+            0 => 0,
+            steps => (steps - 1).saturating_mul(among).saturating_add(seat as u64 + 1),
+        };
+        // One past the furthest place that was read.
+        let reach = steps.iter().enumerate().map(end).max().unwrap_or(0);
+        let is_read = |place: &u64| {
+            let seat = (place % among) as usize;
+            reach > MOST_BATCHES && *place < reach
+                || steps.get(seat).is_some_and(|steps| *steps > place / among)
+        };
+        let all = self.left.len() as u64;
+        let places = if reach > MOST_BATCHES { 0..all } else { 0..reach.max(all) };
+        let left = places.filter(|place| !is_read(place)).map(|place| self.batch_at(place)).collect();
+        let since = members.iter().map(|worker| (*worker, counted(worker))).collect();
+        self.dealt = self.dealt.saturating_add(reach.saturating_sub(all));
+        (self.left, self.among, self.since) = (left, members.len() as u32, since);
+    }
 }
 
 /// The state of a member of an elastic group.
@@ -105,6 +157,17 @@ pub struct ElasticState {
     pub(crate) at_once: bool,
     /// The events that all members know, for whoever reports them.
     pub reports: SharedReports,
+    /// Batches are divided one by one after each round, and not members' parts of an epoch when the members change.
+    pub deals_batches: bool,
+}
+
+impl ElasticState {
+    fn deal_to(&self, counts: &mut Counts, members: &[u32]) {
+        match self.deals_batches {
+            true => counts.deal_batches_to(members),
+            false => counts.deal_to(members),
+        }
+    }
 }
 
 impl Process {
@@ -116,7 +179,7 @@ impl Process {
     /// The shared state from here on.
     fn remembered(&self, elastic: &ElasticState) -> Remembered {
         let mut counts = elastic.counts.clone();
-        counts.deal_to(&self.run_members());
+        elastic.deal_to(&mut counts, &self.run_members());
         Remembered {
             at: self.at,
             elapsed: self.at.elapsed,
@@ -154,7 +217,9 @@ impl Process {
             return Ok(());
         }
         (elastic.has_published, elastic.published_at) = (true, all.next_operation());
-        elastic.counts.deal_to(&members);
+        let mut counts = std::mem::take(&mut elastic.counts);
+        elastic.deal_to(&mut counts, &members);
+        elastic.counts = counts;
         self.take_shards()?;
         let Membership::Elastic(_, elastic) = &self.membership else { return Ok(()) };
         let remembered = encode(&self.remembered(elastic))?;
@@ -263,6 +328,7 @@ impl Process {
             has_published: true,
             published_at,
             at_once: true,
+            deals_batches: elastic.deals_batches,
             ..ElasticState::default()
         };
         self.set.set_centre(crate::worker_set::Slot::All, Arc::clone(&centre))?;
@@ -358,5 +424,53 @@ impl Stop {
             }
         });
         stop
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Whoever takes how many steps, and whoever comes and goes: no batch is counted twice, and none before the furthest is lost
+        /// sight of.
+        #[test]
+        fn each_batch_is_read_once(founders in 1u32..5,
+                                   cycles in proptest::collection::vec((1u32..32, proptest::array::uniform5(0u64..9)), 1..40)) {
+            let mut counts = Counts::new(founders);
+            let (mut read, mut taken) = (Vec::new(), [0u64; 5]);
+            for (who, steps) in cycles {
+                // Members that were lost are not counted: what they read is read again.
+                let members: Vec<u32> = (0..5).filter(|worker| who >> worker & 1 == 1).collect();
+                for worker in members.iter().copied() {
+                    if counts.seat(worker).is_none() {
+                        continue;
+                    }
+                    let own = &mut taken[worker as usize];
+                    for _ in 0..steps[worker as usize] {
+                        read.push(counts.batch_of(worker, *own).unwrap());
+                        *own += 1;
+                    }
+                    counts.taken.insert(worker, *own);
+                }
+                counts.deal_batches_to(&members);
+                let once = counts.clone();
+                counts.deal_batches_to(&members);
+                prop_assert_eq!(&once, &counts);
+            }
+            let mut all = [read, counts.left.clone()].concat();
+            all.sort_unstable();
+            prop_assert_eq!(all, (0..counts.dealt).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn a_number_of_steps_that_cannot_be_does_not_fill_memory() {
+        let mut counts = Counts::new(2);
+        counts.taken.insert(1, u64::MAX);
+        counts.deal_batches_to(&[0, 1]);
+        assert!(counts.left.is_empty());
+        assert!(counts.batch_of(0, u64::MAX).is_some());
     }
 }

@@ -39,6 +39,8 @@ pub struct RoundMessage {
     pub scores: Vec<f64>,
     /// The learning rate of its last step.
     pub rate: f64,
+    /// A digest of its vector, if steps have changed it; 0 where that is not known.
+    pub digest: u64,
     /// Its work since the last event.
     #[serde(with = "whole_tally")]
     pub tally: Tally,
@@ -94,6 +96,19 @@ impl RoundMessage {
     }
 }
 
+/// What two of these workers do alike, if their steps have led to the same vector, bit for bit. A worker that took no step, or whose steps
+/// changed nothing, has no digest.
+pub fn alike(messages: &[(u32, RoundMessage)]) -> Option<String> {
+    let mut seen = std::collections::BTreeMap::new();
+    messages.iter().filter(|(_, message)| message.digest != 0).find_map(|(worker, message)| {
+        let other = seen.insert(message.digest, *worker)?;
+        Some(format!(
+            "workers {other} and {worker} have the same parameters after their steps, bit for bit: they train on the same batches, so \
+             one of them is of no use; draw batches with another seed in each worker (seed + worker), or take those of the run's loader"
+        ))
+    })
+}
+
 /// The bytes of a message.
 pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, Error> {
     Ok(postcard::to_allocvec(message)
@@ -143,8 +158,9 @@ mod tests {
             evaluate: 8.0,
         };
         let tally = Tally { steps: 500, loss: 2.5, times, bytes: 600 };
-        let (scores, rate) = (vec![1.0, 2.0], 0.5);
-        let worker = RoundMessage { full: true, finite: false, steps: 300, taken: 400, scores, rate, tally };
+        let (scores, rate, digest) = (vec![1.0, 2.0], 0.5, 7);
+        let worker =
+            RoundMessage { full: true, finite: false, steps: 300, taken: 400, scores, rate, digest, tally };
         let message = ProcessMessage {
             stop: true,
             keeps: false,
@@ -165,14 +181,28 @@ mod tests {
         );
     }
 
+    #[test]
+    fn workers_that_are_alike_are_named() {
+        let all = |digests: &[u64]| -> Vec<(u32, RoundMessage)> {
+            let message = |digest: &u64| RoundMessage { digest: *digest, ..RoundMessage::default() };
+            digests.iter().map(message).zip(3..).map(|(message, worker)| (worker, message)).collect()
+        };
+        // Zero is no digest.
+        for fine in [&[][..], &[7], &[0, 0, 0], &[7, 8, 9], &[0, 7, 0]] {
+            assert_eq!(alike(&all(fine)), None);
+        }
+        let why = alike(&all(&[5, 0, 7, 5, 7])).unwrap();
+        assert!(why.starts_with("workers 3 and 6 have the same parameters"), "{why}");
+    }
+
     proptest! {
         #[test]
         fn messages_are_read_back(stop: bool, full: bool, finite: bool, keeps: bool, steps: u64, taken: u64,
-                              scores in proptest::collection::vec(-1e300f64..1e300, 0..9), seconds in 0.0f64..1e9) {
+                              digest: u64, scores in proptest::collection::vec(-1e300f64..1e300, 0..9), seconds in 0.0f64..1e9) {
             let times = Times { compute: seconds, evaluate: 2.0 * seconds, ..Times::default() };
             let tally = Tally { steps: steps / 2, loss: seconds, times, bytes: taken };
             let (elapsed, kept, is_reporter, unacknowledged) = (seconds, steps as u16, keeps, taken as u8);
-            let worker = RoundMessage { full, finite, steps, taken, scores, rate: seconds, tally };
+            let worker = RoundMessage { full, finite, steps, taken, scores, rate: seconds, digest, tally };
             let workers = vec![(3, worker.clone()), (9, worker)];
             let message = ProcessMessage { stop, keeps, is_reporter, unacknowledged, kept, elapsed, workers };
             let bytes = encode(&message).unwrap();

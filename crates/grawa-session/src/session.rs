@@ -80,6 +80,8 @@ pub struct RoundResult {
     pub is_alone: bool,
     /// What else happened, such as workers that were lost.
     pub events: Vec<Event>,
+    /// What the caller should be warned of: two workers that do the same.
+    pub warning: Option<String>,
 }
 
 /// The model that a method evaluates.
@@ -156,6 +158,9 @@ pub struct Session {
     unmeasured: u64,
     /// Whether a step had a learning rate above 0.
     has_rate: bool,
+    /// A digest of the parameters before the first step of the cycle, and in how many rounds workers were compared by theirs.
+    began_with: u64,
+    compared: u32,
     /// Whether rounds fail for want of a connection.
     is_alone: bool,
     /// When the caller was last given something to do.
@@ -216,7 +221,11 @@ impl Session {
             let (method, centre) = (&common.method, vec![0.0; start.parameters.len()]);
             let entered = Entered::new(joiner, method, settings.workers, centre, checkpoint, options)?;
             let is_late = entered.is_late();
-            Ok((entered.process(common, set, vec![start])?, is_late))
+            let mut process = entered.process(common, set, vec![start])?;
+            if let Some(elastic) = process.membership.elastic_mut() {
+                elastic.deals_batches = settings.pace == Pace::Free;
+            }
+            Ok((process, is_late))
         })
     }
 
@@ -326,6 +335,8 @@ impl Session {
             last_norms: None,
             unmeasured: 0,
             has_rate: false,
+            began_with: 0,
+            compared: 0,
             is_alone: false,
             given_at: Duration::ZERO,
             notes: inbox,
@@ -339,6 +350,7 @@ impl Session {
         session.process.began = (common.clock)();
         session.begin_cycle()?;
         parameters.copy_from_slice(&session.shared.lock().parameters);
+        session.began_with = digest(parameters);
         Ok(session)
     }
 
@@ -364,11 +376,26 @@ impl Session {
     }
 
     /// Which examples this worker reads next. No example is given to two workers in an epoch; members that join or leave change it.
+    /// At a free pace of an elastic group batches are given one by one, as the `step` of one shard of one.
     pub fn shard(&self) -> DataShard {
+        self.shard_after(self.steps_taken())
+    }
+
+    /// The same for the time when this worker has taken so many steps, if nothing changes until then: to read ahead.
+    pub fn shard_after(&self, taken: u64) -> DataShard {
         let worker = &self.process.workers[0];
+        let elastic = self.process.membership.elastic().filter(|elastic| elastic.deals_batches);
+        if let Some(step) = elastic.and_then(|elastic| elastic.counts.batch_of(worker.id, taken)) {
+            return DataShard { shard: 0, of: 1, step };
+        }
         let of = worker.division.map_or(self.settings.workers, |(_, of)| of);
-        let step = worker.first + worker.taken.saturating_sub(worker.since);
+        let step = worker.first + taken.saturating_sub(worker.since);
         DataShard { shard: worker.shard, of, step }
+    }
+
+    /// How many steps this worker has taken in all.
+    pub fn steps_taken(&self) -> u64 {
+        self.process.workers[0].taken
     }
 
     /// The progress of the run, for learning-rate schedules: all workers have the same, also one that joined late.
@@ -483,7 +510,11 @@ impl Session {
             shared.scores = scores.to_vec();
             shared.was_replaced = false;
         }
+        // Workers that are alike are so from the beginning.
+        let compares = self.compared < MOST_COMPARED && !matches!(self.process.membership, Membership::Alone);
+        let found = if compares && is_finite { digest(&self.shared.lock().parameters) } else { 0 };
         let worker = &mut self.process.workers[0];
+        worker.digest = if worker.in_cycle > 0 && found != self.began_with { found } else { 0 };
         (worker.finite, worker.full) = (is_finite, !self.stop.asked.load(Ordering::Relaxed));
         self.process.last_round = None;
         self.is_alone = false;
@@ -506,6 +537,11 @@ impl Session {
         *parameters = std::mem::take(&mut shared.parameters);
         result.was_replaced = shared.was_replaced;
         drop(shared);
+        if compares {
+            self.began_with = digest(parameters);
+            self.compared += u32::from(result.round.is_some());
+        }
+        result.warning = self.process.warning.take();
         result.events = self.pass_on_events()?;
         self.given_at = (self.process.common.clock)();
         Ok(result)
@@ -709,6 +745,22 @@ impl Session {
         }
         Ok(events)
     }
+}
+
+/// In this many of its first rounds a worker is compared with the others.
+const MOST_COMPARED: u32 = 16;
+
+/// A digest of parameters, never 0: equal bits have equal ones. In lanes, to be as fast as reading.
+fn digest(parameters: &[f32]) -> u64 {
+    const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
+    let mut lanes = [parameters.len() as u64; 8];
+    for part in parameters.chunks(8) {
+        for (lane, x) in lanes.iter_mut().zip(part) {
+            *lane = (*lane ^ u64::from(x.to_bits())).wrapping_mul(FACTOR).rotate_left(23);
+        }
+    }
+    let all = lanes.iter().fold(0u64, |all, lane| (all ^ lane).wrapping_mul(FACTOR).rotate_left(29));
+    all.max(1)
 }
 
 fn expect(what: &str, found: usize, expected: usize) -> Result<(), Error> {

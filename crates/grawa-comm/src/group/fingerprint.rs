@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// The CRC-32C of an example of each message that the loop of a process sends to others: `grawa-session` knows these formats, and a test there
 /// compares them with this number.
-pub const SESSION_FORMATS: u32 = 0xf7bb_2ed2;
+pub const SESSION_FORMATS: u32 = 0xcc3d_c221;
 
 /// The fingerprint of this build.
 pub fn fingerprint() -> u64 {

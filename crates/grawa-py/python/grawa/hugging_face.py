@@ -92,6 +92,14 @@ class InRun:
         self.add_callback(self._callback)  # type: ignore[attr-defined]
         return loader
 
+    def train(self, resume_from_checkpoint: Any = None, *arguments: Any, **named: Any) -> Any:
+        if resume_from_checkpoint:
+            raise RuntimeError(
+                "a trainer's checkpoint is one worker's, and a run continues from the state of all: continue with `grawa launch --resume DIR`, "
+                "which keeps it, and leave resume_from_checkpoint away; or load the checkpoint's weights into the model and begin a new run"
+            )
+        return super().train(None, *arguments, **named)  # type: ignore[misc]
+
     def evaluate(self, *arguments: Any, **named: Any) -> Any:
         with nullcontext() if self.run is None else self.run.averaged():
             return super().evaluate(*arguments, **named)  # type: ignore[misc]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from torch.utils.data import DataLoader, Sampler
+import torch
+from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 from ._native import ExampleOrder
+from .seeded_examples import SeededExamples
 
 if TYPE_CHECKING:
     from .torch_run import Run
@@ -29,16 +33,20 @@ class DealtBatches(Sampler[list[int]]):
         self._part = 0
 
     def __iter__(self) -> Iterator[list[int]]:
-        place = (0, 0, 0, 0)
+        # Steps of this worker before the batch, and the part of that step.
+        taken, part = 0, 0
+        division: tuple[int, int] | None = None
         while True:
-            shard, of, step = self._run.shard
-            if self._restarts or place[:2] != (shard, of):
+            session = self._run.session
+            if self._restarts or division != session.shard[:2]:
                 self._restarts = False
                 self._generation += 1
-                place = (shard, of, step, 0)
+                division = session.shard[:2]
+                taken, part = session._native.steps_taken(), 0
             else:
-                part = (place[3] + 1) % self._accumulate
-                place = (shard, of, place[2] + (part == 0), part)
+                part = (part + 1) % self._accumulate
+                taken += part == 0
+            place = (*session._native.shard(taken), part)
             self._ahead.append((self._generation, place))
             yield self.examples(place)
 
@@ -68,11 +76,8 @@ class Loader:
     examples are read: ``sampler``, ``batch_sampler``, ``shuffle``, ``drop_last``."""
 
     def __init__(self, run: Run, dataset: Any, batch_size: int, accumulate: int, **options: Any) -> None:
-        for name in ("sampler", "batch_sampler", "shuffle", "drop_last"):
-            if name in options:
-                raise TypeError(f"{name} is not an option here: the run deals the examples to all workers in a random order")
         self._run, self.dataset, self.batch_size = run, dataset, batch_size
-        self._accumulate, self._options = accumulate, options
+        self.accumulate, self._options = accumulate, options
         self._batches = DealtBatches(run, len(dataset), batch_size, accumulate)
         self._loader: DataLoader[Any] = DataLoader(dataset, batch_sampler=self._batches, **options)
         # One for all epochs: what was read ahead at the end of one is of use in the next.
@@ -87,19 +92,46 @@ class Loader:
         while not (run.is_over or run.is_epoch_over):
             batch = next(self._iterator)
             if self._batches.is_next():
+                run.note_batch(self)
                 yield batch
         if run.is_over:
             self._iterator = None
 
+    def __len__(self) -> int:
+        """About how many batches a pass has for this worker: each pass ends with a round, and members come and go."""
+        workers = self._run._count_workers()
+        return max(1, math.ceil(len(self.dataset) / (self.batch_size * workers)))
+
     def is_same(self, dataset: Any, batch_size: int, accumulate: int, options: dict[str, Any]) -> bool:
         """Whether a loader of these arguments would be like this one."""
-        mine = (self.batch_size, self._accumulate, self._options)
+        mine = (self.batch_size, self.accumulate, self._options)
         return dataset is self.dataset and mine == (batch_size, accumulate, options)
 
     def some(self, batches: int) -> Iterator[Any]:
-        """Some batches of random examples, which count for nothing: to recalibrate batch norm, for example."""
+        """Some batches of examples that count for nothing, to recalibrate batch norm: by the run's seed, the same on all workers and each
+        time, one pass at most. Nothing else draws from the random state."""
         size = min(self.batch_size, len(self.dataset))
         # Another order than that of the run.
-        order = ExampleOrder(self._run.seed ^ 0x5EED, len(self.dataset))
-        chosen = [order.batch(0, 1, n, size) for n in range(batches)]
-        return iter(DataLoader(self.dataset, batch_sampler=chosen, collate_fn=self._loader.collate_fn))
+        seed = self._run.seed ^ 0x5EED
+        order = ExampleOrder(seed, len(self.dataset))
+        chosen = [order.batch(0, 1, n, size) for n in range(max(1, min(batches, len(self.dataset) // size)))]
+        options = {name: value for name, value in self._options.items() if name != "persistent_workers"}
+        options["generator"] = torch.Generator().manual_seed(seed % 2**63)
+        return iter(DataLoader(SeededExamples(self.dataset, seed), batch_sampler=chosen, **options))
+
+
+def checked(dataset: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a loader without those that the run makes up for; errors where the examples cannot be dealt."""
+    if isinstance(dataset, DataLoader):
+        raise TypeError("this is a DataLoader, and the run deals the examples itself: give its dataset, as in run.loader(loader.dataset, batch_size)")
+    if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise TypeError(
+            f"the run deals examples by their numbers, and a {type(dataset).__name__} has none: a data set with __len__ and __getitem__ is "
+            "needed; or divide the stream by run.shard in a loop of your own, with grawa.join(..., batch=, examples=) and run.start()"
+        )
+    for name in ("sampler", "batch_sampler", "drop_last"):
+        if options.get(name):
+            raise TypeError(f"{name} is not an option here: the run deals the examples to all workers in a random order")
+    if options.get("shuffle"):
+        warnings.warn("shuffle=True is not needed: the run deals the examples in a random order anyway", stacklevel=4)
+    return {name: value for name, value in options.items() if name not in ("sampler", "batch_sampler", "shuffle", "drop_last")}

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from . import _native
 from .arrays import array_of
+from .checkpoint_file import keep_checkpoint, kept_checkpoint
 from .progress import Progress
 from .round import Round
 
-CHECKPOINT = "session.checkpoint"
 _alone_noted = False
 
 
@@ -61,6 +62,8 @@ class Session:
         host: str | None = None,
         checkpoint: bytes | None = None,
     ) -> None:
+        if coordinator is None:
+            _refuse_torchrun()
         array, length = array_of(parameters)
         if tensors is None:
             tensors = [("parameters", [length])]
@@ -74,7 +77,7 @@ class Session:
         if coordinator is not None:
             place = (coordinator, None if key is None else os.fspath(key), listen, host)
         if checkpoint is None:
-            checkpoint = _left_in_folder()
+            checkpoint = kept_checkpoint(os.environ.get("GRAWA_OUT"))
         self._length = length
         self._native = _native.join(
             method=method,
@@ -139,7 +142,8 @@ class Session:
 
     @property
     def shard(self) -> tuple[int, int, int]:
-        """Which examples this worker reads next: its shard, of how many, and the number of the batch in it."""
+        """Which examples this worker reads next: its shard, of how many, and the number of the batch in it. At ``pace="free"`` batches are
+        given one by one: ``(0, 1, n)`` is the n-th of all."""
         return self._native.shard()
 
     @property
@@ -181,7 +185,10 @@ class Session:
     ) -> bool:
         """The same for parameters in several arrays, each given with its length: whether a round was held. ``meanwhile`` is called
         during the round; what it raises is raised when the round is over."""
-        text, members, events, self.was_replaced, self.is_out_of_contact = self._native.round(list(scores), arrays, meanwhile)
+        held = self._native.round(list(scores), arrays, meanwhile)
+        text, members, events, self.was_replaced, self.is_out_of_contact, warning = held
+        if warning is not None:
+            warnings.warn(warning, stacklevel=3)
         if text is None:
             return False
         self._answer = (text, events, self.was_replaced)
@@ -260,23 +267,7 @@ class Session:
             return
         state = self._native.checkpoint()
         if state is not None:
-            path = os.path.join(folder, CHECKPOINT)
-            with open(path + ".new", "wb") as file:
-                file.write(state)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(path + ".new", path)
-
-
-def _left_in_folder() -> bytes | None:
-    folder = os.environ.get("GRAWA_OUT")
-    if not folder:
-        return None
-    try:
-        with open(os.path.join(folder, CHECKPOINT), "rb") as file:
-            return file.read()
-    except FileNotFoundError:
-        return None
+            keep_checkpoint(folder, state)
 
 
 def _product(shape: Sequence[int]) -> int:
@@ -284,6 +275,16 @@ def _product(shape: Sequence[int]) -> int:
     for size in shape:
         count *= size
     return count
+
+
+def _refuse_torchrun() -> None:
+    """Processes that torchrun has started know nothing of a group of grawa's: each would train alone."""
+    size = os.environ.get("WORLD_SIZE", "1")
+    if "GRAWA_COORDINATOR" not in os.environ and "RANK" in os.environ and size.isdecimal() and int(size) > 1:
+        raise RuntimeError(
+            f"{size} processes were started by torchrun or the like (RANK and WORLD_SIZE are set), and each would train alone: use their "
+            "group with grawa.join(..., comm='torch') after torch.distributed.init_process_group(), or start them with grawa launch"
+        )
 
 
 def _note_alone() -> None:

@@ -127,7 +127,9 @@ class SharedParameters:
 
 def _check(name: str, parameter: torch.nn.Parameter) -> None:
     kind: Any = type(parameter.data).__name__
-    if "DTensor" in kind or "Sharded" in kind:
+    is_flat = type(parameter).__name__ == "FlatParameter" or getattr(parameter, "_fsdp_flattened", False)
+    if "DTensor" in kind or "Sharded" in kind or is_flat:
+        kind = "FlatParameter" if is_flat else kind
         raise TypeError(
             f"the parameter {name} is a {kind}, of which this process has a part only; FSDP and tensor parallelism are not supported"
         )

@@ -8,17 +8,20 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 
 from . import buffers as buffer_policy
+from ._native import GrawaError
 from .hooks import StepHooks
-from .loader import DealtBatches, Loader
+from .loader import DealtBatches, Loader, checked
 from .progress import Progress
 from .round import Round
 from .session import Session
+from .refused_models import refuse, refuse_wrapped
+from .seeded_examples import random_state_kept
 from .shared_parameters import SharedParameters
 
 # Losses and norms are read after this number of steps at the latest.
@@ -118,7 +121,11 @@ class Run:
             raise TypeError(f"a torch.optim.Optimizer is needed, of PyTorch 2.1 or later; this is a {type(optimizer).__name__}")
         running = None if _joined is None else _joined()
         if running is not None and not running._has_left:
-            raise RuntimeError("this process has joined a run already: a process is one worker; leave the first with `with` or run.leave()")
+            raise RuntimeError(
+                "this process has joined a run already: a process is one worker; leave the first with `with` or run.leave(). Several "
+                "models are joined as one, in a torch.nn.ModuleList, with the optimizer whose steps count"
+            )
+        refuse(model, buffers)
         self.model, self.optimizer, self.method = model, optimizer, method
         self._comm = comm
         self._shared = SharedParameters(model, stays_on_device=comm == "torch")
@@ -140,6 +147,13 @@ class Run:
         # The centre as the parameters are, for the prox term; None until the first step after a round.
         self._centre: list[torch.Tensor] | None = None
         self._evaluated: torch.Tensor | None = None
+        # Whether it was made after the last round.
+        self._is_evaluated_last = False
+        self._state_steps = 0
+        # Batches since the last step, and steps of this worker.
+        self._batches, self._own_steps = 0, 0
+        self._has_yielded_early = False
+        self._process = os.getpid()
         self._loader: Loader | None = None
         self._first_epoch = 0
         self.is_epoch_over = False
@@ -183,6 +197,21 @@ class Run:
             **self._options,
         )
         self._shared.scatter()
+        if self._state_steps > 0 and self._session.progress.steps == 0:
+            self._session.leave()
+            self._session, self._has_left = None, True
+            self._hooks.remove()
+            raise RuntimeError(
+                f"the state that was given to run.load_state_dict is of step {self._state_steps}, and this group begins at step 0: a state "
+                "counts only in the group that it is of, with the same coordinator or one that has resumed it (grawa launch --resume); to "
+                "begin a new run from weights that were saved, load them into the model and leave run.load_state_dict away"
+            )
+        if self._has_yielded_early and self.progress.epochs >= 1:
+            warnings.warn(
+                f"the run continues in epoch {int(self.progress.epochs)}, and run.epochs has called it 0, since the run had not begun: call "
+                "run.loader(...) before run.epochs(...)",
+                stacklevel=3,
+            )
         self._advance(self._session.due)
         return self
 
@@ -239,6 +268,7 @@ class Run:
         if self._batch is not None and self._examples is not None:
             self.start()
         while not self.is_over:
+            self._has_yielded_early |= self._session is None
             yield int(self.progress.epochs)
 
     def begin_epoch(self) -> None:
@@ -250,6 +280,7 @@ class Run:
         """Batches of a data set, for one epoch at a time. All workers together read every example once in an epoch; when workers join or
         leave the rest is dealt anew, also what DataLoader's processes have read ahead. ``accumulate`` batches make one step of the
         optimizer. Other options are those of ``torch.utils.data.DataLoader``."""
+        options = checked(dataset, options)
         if self._session is None:
             self._batch, self._examples = batch_size * accumulate, len(dataset)
         elif batch_size * accumulate != self._batch or len(dataset) != self._examples:
@@ -282,9 +313,13 @@ class Run:
 
     @contextmanager
     def averaged(self, calibrate: Iterable[Any] | None = None, batches: int = 50) -> Iterator[torch.nn.Module]:
-        """Inside the block the model has the parameters that the method evaluates: the mean of the workers, or the centre, as all made them
-        at the end of the last epoch. Batch norm is recalibrated on the batches of ``calibrate``, or on ``batches`` of the loader's data.
-        Afterwards all is as before."""
+        """Inside the block the model has parameters that are those of the last round, the same on all workers: where all have just made
+        the model that the method evaluates (each ``evaluate``, by default the end of each epoch, and the end of the run) this one, which is
+        the mean of the workers or the centre; else the centre of the last round. Nothing is sent, so one worker may call it by itself.
+        Batch norm is recalibrated on the batches of ``calibrate``, or on ``batches`` of the loader's data (one pass at most), the same on
+        all workers. Afterwards all is as before, the random state too."""
+        if self._session is not None and self._batches > 0 and self._own_steps == 0:
+            self._warn_of_no_step()
         parameters = self._shared.copies()
         kept = [(buffer, buffer.detach().clone()) for buffer in self.model.buffers()]
         try:
@@ -302,9 +337,16 @@ class Run:
     def _evaluated_model(self) -> torch.Tensor | None:
         if self._session is None or self._session.is_alone:
             return None
-        if self._evaluated is None and not self.is_over and self.progress.steps > 0:
+        if not self._is_evaluated_last and not self.is_over:
             return self._session.centre(torch.empty_like(self._shared.flat))
         return self._evaluated
+
+    def _keep_last(self) -> None:
+        """The session is about to end, and with it the centre of the last round."""
+        if self._is_evaluated_last or self._session is None or self._session.is_alone:
+            return
+        out = torch.empty_like(self._shared.flat) if self._evaluated is None else self._evaluated
+        self._evaluated, self._is_evaluated_last = self._session.centre(out), True
 
     def _calibrate(self, calibrate: Iterable[Any] | None, batches: int) -> None:
         if self._statistics is not None and self._averaged_statistics is not None:
@@ -314,7 +356,9 @@ class Run:
         if calibrate is None:
             if self._loader is None:
                 raise RuntimeError("batch norm needs batches: run.averaged(calibrate=batches), or grawa.join(..., buffers='keep')")
-            calibrate = self._loader.some(batches)
+            with random_state_kept(self._shared.device):
+                buffer_policy.recalibrate(self.model, self._loader.some(batches))
+            return
         buffer_policy.recalibrate(self.model, calibrate)
 
     def save(self, path: str | os.PathLike[str], **options: Any) -> None:
@@ -341,12 +385,12 @@ class Run:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """To be called before the run begins. It counts where the same run continues: with the same coordinator, or another one that has
-        resumed it, and no worker that has a newer state."""
+        resumed it, and no worker that has a newer state. A group that begins anew is an error."""
         if self._session is not None:
             raise RuntimeError("the run has begun: load its state before the loader is iterated")
         if state["method"] != self.method:
             raise ValueError(f"the state is of method {state['method']!r}, and this run has {self.method!r}")
-        self._checkpoint = state["checkpoint"]
+        self._checkpoint, self._state_steps = state["checkpoint"], int(state["progress"][0])
 
     # The end.
 
@@ -358,7 +402,14 @@ class Run:
         """Leaves the run; the others continue."""
         self._hooks.remove()
         self._has_left = True
+        if os.getpid() != self._process:
+            # Forked from the worker's process: it is no worker.
+            return
         if self._session is not None and not self.is_over:
+            if self._batches > 0 and self._own_steps == 0:
+                self._warn_of_no_step()
+            with suppress(GrawaError):
+                self._keep_last()
             self._session.leave()
             self.is_over = True
 
@@ -385,6 +436,9 @@ class Run:
                 warnings.warn("the run is over: steps of the optimizer are not counted any more", stacklevel=4)
             return
         session = self.session
+        if self._own_steps == 0:
+            refuse_wrapped(self._shared.parameters)
+        self._own_steps, self._batches = self._own_steps + 1, 0
         loss, self._loss = self._loss, math.nan
         if isinstance(loss, float) and math.isnan(loss) and session.wants_loss:
             raise RuntimeError(f"{self.method} scores workers by their losses: call run.loss(loss) before each optimizer.step()")
@@ -396,6 +450,32 @@ class Run:
         if due != "step" or len(self._steps) >= MOST_STEPS:
             self._hand_over_steps()
         self._advance(due)
+
+    def note_batch(self, loader: Loader) -> None:
+        """A batch is handed out. Training that does not go through the optimizer is not seen, and nothing is shared."""
+        self._batches += 1
+        if self._batches >= len(loader) + 2 * loader.accumulate:
+            self._warn_of_no_step()
+
+    def _warn_of_no_step(self) -> None:
+        if not self._has_warned_of_no_step:
+            self._has_warned_of_no_step = True
+            warnings.warn(
+                f"{self._batches} batches were read, and the {type(self.optimizer).__name__} that was given to grawa.join took no step: no round "
+                "is held, and nothing is shared; give grawa.join the optimizer whose step() trains the model",
+                stacklevel=4,
+            )
+
+    _has_warned_of_no_step = False
+
+    def _count_workers(self) -> int:
+        """How many workers there are. If the run has not begun and can, it begins."""
+        if self._session is None and not self.is_over:
+            if self._budget is None:
+                # Not another error: tqdm and list go on without a length.
+                raise TypeError("how long a loader is depends on the number of workers: call run.epochs(n) or run.start() first")
+            self.start()
+        return max(1, len(self.workers))
 
     def _hand_over_steps(self) -> None:
         """Reads the losses and norms of the last steps, with one copy each."""
@@ -439,6 +519,8 @@ class Run:
             self._during_round()
             is_held = self.session.round(shared.gather(), scores) is not None
             shared.scatter()
+        if is_held or self.session.was_replaced:
+            self._is_evaluated_last, self._averaged_statistics = False, None
         if self.session.was_replaced:
             for parameter in self._shared.parameters:
                 self.optimizer.state.pop(parameter, None)
@@ -458,11 +540,12 @@ class Run:
         out = torch.empty_like(self._shared.flat) if self._evaluated is None else self._evaluated
         counts = None if self._statistics is None else self._statistics.gather()
         if self.session.evaluated_model(self._shared.gather(), out, counts) is not None:
-            self._evaluated, self._averaged_statistics = out, counts
+            self._evaluated, self._averaged_statistics, self._is_evaluated_last = out, counts, True
         if self._evaluate == "1epoch":
             self.is_epoch_over = True
 
     def _end(self) -> None:
+        self._keep_last()
         self.session.finish()
         self.is_over = self.is_epoch_over = True
 

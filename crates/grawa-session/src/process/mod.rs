@@ -126,6 +126,9 @@ pub struct Process {
     pub(crate) last_round: Option<Round>,
     /// Workers that were left out of the last round.
     left_out: Vec<u32>,
+    /// What all workers should be warned of, once.
+    pub(crate) warning: Option<String>,
+    has_warned: bool,
     /// When it began by its clock, without evaluations, and how long it had trained before that.
     pub began: Duration,
     pub before: Duration,
@@ -242,6 +245,8 @@ impl Process {
             evaluated_at: None,
             last_round: None,
             left_out: Vec::new(),
+            warning: None,
+            has_warned: false,
             began: (common.clock)(),
             before: at.elapsed,
             moment: (0.0, 0.0),
@@ -333,6 +338,7 @@ impl Process {
             return Ok(true);
         }
         self.count_steps(&messages);
+        self.warn_if_alike(&messages);
         let nobody = messages.iter().all(|(_, message)| !message.finite);
         // A round gives all workers the last finite centre: only the next round shows whether they stay finite.
         let had_diverged = self.diverged;

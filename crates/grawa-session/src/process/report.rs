@@ -76,6 +76,15 @@ impl Process {
         }
     }
 
+    /// Workers that do the same: a fault of the user's program, which loses its use without a sign.
+    pub(crate) fn warn_if_alike(&mut self, messages: &Messages) {
+        let Some(what) = crate::round_message::alike(messages).filter(|_| !self.has_warned) else { return };
+        self.has_warned = true;
+        self.warning = Some(what.clone());
+        let at = self.place();
+        self.report_shared(vec![Event::Fault(Fault { at, worker: None, what })]);
+    }
+
     pub(crate) fn note_left_out(&mut self, plan: &Plan) {
         let left_out = plan.workers.iter().zip(&plan.replaced).filter(|(_, lost)| **lost);
         self.left_out.extend(left_out.map(|(worker, _)| *worker));

@@ -131,6 +131,8 @@ pub struct WorkerState {
     pub(crate) norms: Vec<f64>,
     /// The learning rate of its last step.
     pub(crate) rate: f64,
+    /// A digest of its vector, if steps have changed it; 0 where nobody looks.
+    pub(crate) digest: u64,
     /// Its scores for each level of rounds.
     pub(crate) trackers: Vec<Tracker>,
     /// When it had taken its steps, by the clock.
@@ -235,6 +237,7 @@ impl WorkerState {
             finite: report.finite,
             scores: report.scores,
             rate: self.rate,
+            digest: self.digest,
             tally: self.tally,
         }
     }

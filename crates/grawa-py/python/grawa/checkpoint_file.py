@@ -1,0 +1,72 @@
+"""What a group needs to continue, in the run's folder under ``grawa launch``: the newest state and the one before, each with a checksum."""
+
+from __future__ import annotations
+
+import os
+import warnings
+import zlib
+
+NAME = "session.checkpoint"
+BEFORE = "session.checkpoint.before"
+_HEAD = b"grawa session checkpoint 1\n"
+
+
+def keep_checkpoint(folder: str, state: bytes) -> None:
+    """Replaces the newest state; it becomes the one before. At every moment one of the two is whole, also if the machine fails."""
+    newest, new = os.path.join(folder, NAME), os.path.join(folder, NAME + ".new")
+    with open(new, "wb") as file:
+        file.write(_HEAD + zlib.crc32(state).to_bytes(4, "little") + len(state).to_bytes(8, "little") + state)
+        file.flush()
+        os.fsync(file.fileno())
+    if os.path.exists(newest):
+        os.replace(newest, os.path.join(folder, BEFORE))
+    os.replace(new, newest)
+    if os.name == "posix":
+        opened = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
+
+
+def kept_checkpoint(folder: str | None) -> bytes | None:
+    """The newest state that is whole; none if there is no file. One that is damaged is named."""
+    if not folder:
+        return None
+    damaged = []
+    for name in (NAME, BEFORE):
+        path = os.path.join(folder, name)
+        try:
+            with open(path, "rb") as file:
+                content = file.read()
+        except FileNotFoundError:
+            continue
+        state, why = _state_of(content)
+        if state is not None:
+            if damaged:
+                warnings.warn(f"{'; '.join(damaged)}: the run continues from the state before, {path}", stacklevel=2)
+            return state
+        damaged.append(f"{path} {why}")
+    if damaged:
+        raise ValueError(
+            f"{'; '.join(damaged)}: there is no whole state to continue from; start a new run with another --out"
+        )
+    return None
+
+
+def _state_of(content: bytes) -> tuple[bytes | None, str]:
+    """The state in a file, or why there is none."""
+    at = len(_HEAD)
+    if not content:
+        return None, "is empty"
+    if content[:at] != _HEAD[: len(content)]:
+        return None, f"does not begin with {_HEAD.decode().strip()!r}: it is another file, or of another version of grawa"
+    if len(content) < at + 12:
+        return None, f"has {len(content)} bytes, too few for its head"
+    checksum, length = int.from_bytes(content[at : at + 4], "little"), int.from_bytes(content[at + 4 : at + 12], "little")
+    state = content[at + 12 :]
+    if len(state) != length:
+        return None, f"has {len(state)} bytes of a state of {length}"
+    if zlib.crc32(state) != checksum:
+        return None, "is damaged: its checksum does not fit"
+    return state, ""

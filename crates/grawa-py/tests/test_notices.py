@@ -1,0 +1,233 @@
+"""What goes wrong without a sign is noticed: training that is not seen, states that are not used, batches that are the same everywhere, and
+files that are damaged. Needs NumPy only, but for the tests of loaders."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from group import launch, said
+
+import grawa
+from grawa.checkpoint_file import BEFORE, NAME, keep_checkpoint, kept_checkpoint
+
+ALIKE = """
+import json, os, sys, warnings
+import numpy as np, grawa
+case, rank = sys.argv[1], int(os.environ["GRAWA_LOCAL_RANK"])
+x = np.zeros(9, dtype=np.float32)
+session = grawa.Session(x, method="mean:period=3,pull=PULL,prox=0", budget="40step")
+seed = {"alike": 0, "two of three": min(rank, 1), "differ": rank, "no rate": 0, "late": rank}[case]
+draw = np.random.default_rng(seed)
+rate = np.float32(0.0 if case == "no rate" else 0.1)
+faults = []
+with warnings.catch_warnings(record=True) as found:
+    warnings.simplefilter("always")
+    while session.due != "end":
+        if session.due == "step":
+            x -= rate * draw.standard_normal(9).astype(np.float32)
+            session.step(1.0)
+        elif session.due == "round":
+            held = session.round(x)
+            faults += held["faults"] if held else []
+        else:
+            session.evaluated_model(x)
+session.finish()
+print("found", json.dumps([str(one.message) for one in found]), flush=True)
+"""
+
+
+@pytest.mark.parametrize(("case", "count"), [("alike", 1), ("two of three", 1), ("differ", 0), ("no rate", 0)])
+@pytest.mark.parametrize("pull", ["1", "0.5"])
+def test_workers_that_are_alike(tmp_path: Path, case: str, count: int, pull: str) -> None:
+    import json
+
+    output = launch(tmp_path, ALIKE.replace("PULL", pull), case, workers=3)
+    assert output.returncode == 0, output.stdout + output.stderr
+    found = [json.loads(text) for text in said(output, "found")]
+    assert [len(one) for one in found] == [count] * 3, output.stdout
+    events = (tmp_path / "run" / "events.jsonl").read_text()
+    assert events.count("the same parameters after their steps, bit for bit") == count
+    if count:
+        assert "draw batches with another seed in each worker" in found[0][0]
+
+
+def test_processes_of_torchrun_that_would_train_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.zeros(3, dtype=np.float32)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    grawa.Session(x, method="mean", budget="8step").leave()
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(RuntimeError, match=r"4 processes were started by torchrun .* comm='torch'"):
+        grawa.Session(x, method="mean", budget="8step")
+
+
+def test_a_checkpoint_of_two_copies(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    assert kept_checkpoint(None) is None and kept_checkpoint(folder) is None
+    keep_checkpoint(folder, b"one")
+    assert kept_checkpoint(folder) == b"one"
+    keep_checkpoint(folder, b"two")
+    assert kept_checkpoint(folder) == b"two" and sorted(os.listdir(folder)) == [NAME, BEFORE]
+    whole = (tmp_path / NAME).read_bytes()
+    # Every bit, and every length.
+    flips = [bytes([*whole[:at], whole[at] ^ 1 << bit, *whole[at + 1 :]]) for at in range(len(whole)) for bit in range(8)]
+    for damaged in [*flips, *(whole[:length] for length in range(len(whole))), whole + b"x", b"two"]:
+        (tmp_path / NAME).write_bytes(damaged)
+        with pytest.warns(UserWarning, match=f"{NAME} .*the run continues from the state before, .*{BEFORE}"):
+            assert kept_checkpoint(folder) == b"one"
+    (tmp_path / NAME).write_bytes(b"")
+    (tmp_path / BEFORE).write_bytes(whole[:20])
+    with pytest.raises(ValueError, match=f"{NAME} is empty; .*{BEFORE} has 20 bytes, too few.*start a new run"):
+        kept_checkpoint(folder)
+    # The machine failed between the two steps of a replacement.
+    os.remove(tmp_path / NAME)
+    (tmp_path / BEFORE).write_bytes(whole)
+    assert kept_checkpoint(folder) == b"two"
+
+
+# With PyTorch.
+
+
+def points(length: int = 40) -> Any:
+    torch = pytest.importorskip("torch")
+    return torch.utils.data.TensorDataset(torch.randn(length, 4), torch.zeros(length, dtype=torch.long))
+
+
+def join(**options: Any) -> Any:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(4, 2)
+    return grawa.join(model, torch.optim.SGD(model.parameters(), lr=0.1), "mean:period=2,pull=1,prox=0", **options)
+
+
+def train(run: Any, x: Any) -> None:
+    run.model(x).sum().backward()
+    run.optimizer.step()
+    run.optimizer.zero_grad()
+
+
+def test_an_optimizer_that_never_steps() -> None:
+    with join() as run, pytest.warns(UserWarning, match=r"12 batches were read, and the SGD that was given to grawa.join took no step"):
+        for _ in run.epochs(1):
+            for number, _ in enumerate(run.loader(points(), batch_size=4)):
+                if number == 14:
+                    run.leave()
+                    break
+
+
+def test_a_run_that_is_left_or_evaluated_without_a_step() -> None:
+    for averages in (False, True):
+        run = join()
+        next(run.epochs(1))
+        next(iter(run.loader(points(), batch_size=4)))
+        with pytest.warns(UserWarning, match="1 batches were read, and the SGD"):
+            if averages:
+                with run.averaged():
+                    pass
+            else:
+                run.leave()
+        run.leave()
+
+
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_no_false_alarm(accumulate: int) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with join() as run:
+            for _ in run.epochs(3):
+                for number, (x, _) in enumerate(run.loader(points(), batch_size=2, accumulate=accumulate)):
+                    if (number + 1) % accumulate == 0:
+                        train(run, x)
+                with run.averaged():
+                    pass
+        # Before the first batch nothing can have been seen.
+        with join(budget="4step", batch=1, examples=8) as run:
+            run.start()
+            with run.averaged():
+                pass
+
+
+def test_how_long_a_loader_is() -> None:
+    with join() as run:
+        loader = run.loader(points(41), batch_size=4)
+        with pytest.raises(TypeError, match=r"depends on the number of workers: call run.epochs"):
+            len(loader)
+        for _ in run.epochs(1):
+            assert len(loader) == 11
+            assert sum(1 for x, _ in loader if train(run, x) is None) in (11, 12)
+        assert len(loader) == 11
+
+
+def test_what_a_loader_is_given_by_mistake() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self) -> Any:
+            return iter([])
+
+    with join() as run:
+        with pytest.raises(TypeError, match=r"this is a DataLoader, .* give its dataset"):
+            run.loader(torch.utils.data.DataLoader(points()), batch_size=4)
+        for stream in (Stream(), (n for n in range(9)), {1, 2}):
+            with pytest.raises(TypeError, match="deals examples by their numbers"):
+                run.loader(stream, batch_size=4)
+        with pytest.raises(TypeError, match="sampler is not an option"):
+            run.loader(points(), batch_size=4, sampler=[1, 2])
+        with pytest.warns(UserWarning, match="shuffle=True is not needed"):
+            first = run.loader(points(), batch_size=4, shuffle=True)
+        assert run.loader(first.dataset, batch_size=4, shuffle=False, drop_last=False, sampler=None) is first
+
+
+def test_a_state_that_is_not_used() -> None:
+    with join(budget="8step", batch=1, examples=8) as run:
+        run.load_state_dict({"method": run.method, "progress": (4, 0.5, 1.0, 0.5), "checkpoint": None})
+        with pytest.raises(RuntimeError, match=r"is of step 4, and this group begins at step 0"):
+            run.start()
+    # One of the beginning loses nothing.
+    with join(budget="8step", batch=1, examples=8) as run:
+        run.load_state_dict(run.state_dict())
+        run.start()
+
+
+FREE = """
+import json, os, sys, time
+import torch, grawa
+torch.set_num_threads(1)
+options = eval(sys.argv[1])
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self): return 240
+    def __getitem__(self, n): return torch.ones(2), n
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+read = []
+with grawa.join(model, optimizer, "mean:period=4,pull=1,prox=0", pace="free") as run:
+    for _ in run.epochs(4):
+        for x, numbers in run.loader(Numbers(), batch_size=4, **options):
+            time.sleep(0.03 if os.environ["GRAWA_LOCAL_RANK"] == "1" else 0.005)
+            read.append((run.shard, numbers.tolist()))
+            model(x).sum().backward(); optimizer.step()
+print("read", json.dumps(read), flush=True)
+"""
+
+
+@pytest.mark.parametrize("options", ["{}", "{'num_workers': 1}"])
+def test_a_free_pace_deals_each_batch_once(tmp_path: Path, options: str) -> None:
+    import json
+
+    output = launch(tmp_path, FREE, options, workers=3)
+    assert output.returncode == 0, output.stdout + output.stderr
+    workers = [json.loads(text) for text in said(output, "read")]
+    batches = sorted(place[2] for read in workers for place, _ in read)
+    assert all(place[:2] == [0, 1] for read in workers for place, _ in read)
+    assert len({len(read) for read in workers}) > 1, "all were equally fast: nothing is tested"
+    # None twice; those that are missing are some of the last cycle.
+    assert len(batches) == len(set(batches)) and len(batches) >= 240
+    missing = set(range(len(batches))) - set(batches)
+    assert all(number >= len(batches) - 60 for number in missing), missing
+    # So each example is read as often as the others, but for the last ones.
+    counts = np.bincount([n for read in workers for _, numbers in read for n in numbers], minlength=240)
+    assert counts.max() - counts.min() <= 2 and abs(counts.mean() - len(batches) * 4 / 240) < 1e-9
