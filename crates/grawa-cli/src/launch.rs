@@ -96,12 +96,28 @@ impl Drop for Key {
 
 /// What the workers of a program with a session leave, to continue after all were stopped.
 const SESSION_CHECKPOINT: &str = "session.checkpoint";
+const SESSION_CHECKPOINT_BEFORE: &str = "session.checkpoint.before";
 
 /// How long to wait for a worker that has the last committed state.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long the workers may take to stop: a step, a round, a checkpoint.
 const STOP: Duration = Duration::from_secs(60);
+
+/// A run whose workers are all gone continues from the state that they left. Without one, new workers would wait for it for ever.
+fn check_state(place: &Path, has_begun: bool) -> Result<(), Failure> {
+    let is_kept =
+        [SESSION_CHECKPOINT, SESSION_CHECKPOINT_BEFORE].iter().any(|name| place.join(name).exists());
+    if !has_begun || is_kept {
+        return Ok(());
+    }
+    let place = place.display();
+    Err(Failure::Machine(format!(
+        "the run in {place} has held rounds, and its workers left no {SESSION_CHECKPOINT} there: it is written whenever they evaluate, \
+         and they were lost before. There is nothing to continue from: start anew with another --out. Workers that are still \
+         alive continue with: grawa coordinate --resume {place}"
+    )))
+}
 
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let (quiet, each) = (arguments.train.quiet, arguments.train.per_process.unwrap_or(1));
@@ -144,6 +160,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         Some(place) if !is_own => {
             let (key, connect) = connect(place)?;
             let Some(run) = resume(place, &connect, arguments.from_workers)? else { return Ok(true) };
+            check_state(place, run.server().status().committed.is_some())?;
             (run, key, place.clone())
         }
         _ => {

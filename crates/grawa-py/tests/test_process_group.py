@@ -27,6 +27,13 @@ METHODS = [
     "lgrawa:period=4",
     "local-mgrawa:period=4",
     "local-lgrawa:period=4!",
+    "diloco:period=4,prox=0",
+    "diloco:period=4,prox=0,rate=1,momentum=0.3!",
+    "slowmo:period=4,prox=0",
+    "slowmo:period=4,prox=0!",
+    "dppf:period=4",
+    "dppf:period=4!",
+    "qsr:period=4",
 ]
 WORKERS = 3
 PROGRAM = TESTS / "methods_program.py"

@@ -356,3 +356,51 @@ def test_examples_are_dealt_once() -> None:
     dealt = [n for step in range(5) for shard in range(4) for n in order.batch(shard, 4, step, 5)]
     assert sorted(dealt) == list(range(100))
     assert order.batch(1, 4, 3, 5) == [n for n in order.batch(0, 1, 3, 20)][1::4]
+
+
+BYTES = """
+import json, sys
+import numpy as np, grawa
+x = np.zeros(10_000, dtype=np.float32)
+session = grawa.Session(x, method="mean:period=2,pull=1,prox=0", budget="8step", evaluate=None, wire=sys.argv[1])
+sent = []
+while session.due != "end":
+    if session.due == "step":
+        x += 0.1 * (1 + session.worker); session.step(1.0)
+    elif session.due == "round":
+        sent.append(session.round(x)["bytes"])
+    else:
+        session.evaluated_model(x)
+session.finish()
+print("sent", json.dumps(sent), flush=True)
+"""
+
+
+@pytest.mark.parametrize(("wire", "each"), [("f32", 4), ("bf16", 2)])
+def test_bytes_are_those_that_travel(tmp_path: Path, wire: str, each: int) -> None:
+    output = launch(tmp_path, BYTES, wire, workers=2)
+    assert output.returncode == 0, output.stdout + output.stderr
+    for text in said(output, "sent"):
+        # What each worker sends of its vector, and its messages. The first round has that of the start, too.
+        assert all(2 * each * 10_000 <= bytes < 2 * each * 10_000 + 2_000 for bytes in eval(text)[1:]), text
+
+
+def test_a_run_that_left_no_state_is_not_resumed(tmp_path: Path) -> None:
+    """All are killed after some rounds and before the first evaluation."""
+    (tmp_path / "program.py").write_text(WORKER.replace('print("joined"', 'import os\nprint("process", os.getpid(), flush=True)\nprint("joined"'))
+    run = [command(), "launch", "--workers", "2", "--page", "none", "--out", "run"]
+    words = ["--", sys.executable, "program.py", "mean:period=4,pull=1", "100000step", "0.01"]
+    with subprocess.Popen([*run, *words], cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True) as launched:
+        record = tmp_path / "run" / "events.jsonl"
+        while not (record.exists() and record.read_text().count('"event":"round"') > 2):
+            time.sleep(0.1)
+        found = [line for log in (tmp_path / "run").glob("worker-*.log") for line in log.read_text().splitlines()]
+        launched.kill()
+        for line in found:
+            if line.startswith("process "):
+                os.kill(int(line.split()[1]), signal.SIGKILL)
+    output = subprocess.run(
+        [command(), "launch", "--resume", "run", "--page", "none", *words], cwd=tmp_path, env=environment(), capture_output=True,
+        text=True, timeout=120,
+    )  # fmt: skip
+    assert output.returncode == 1 and "There is nothing to continue from: start anew" in output.stderr, output.stdout + output.stderr

@@ -50,6 +50,7 @@ impl Caller {
         };
         // Without a committed centre of this length vectors are sent as they are.
         let base = known.filter(|_| self.options.bf16);
+        let bytes = mine.len() as u64 * if base.is_some() { 2 } else { 4 };
         let mut result = Arc::try_unwrap(std::mem::take(&mut self.retired)).unwrap_or_default();
         let ended = self.run_operation(call, |links, peers| {
             result.resize(mine.len(), 0.0);
@@ -59,7 +60,7 @@ impl Caller {
         match ended? {
             Ended::Committed((), outcome) => {
                 let centre = finish_centre(plan, before, result);
-                Ok(Ended::Committed(centre, Outcome { bytes: 4 * mine.len() as u64, ..outcome }))
+                Ok(Ended::Committed(centre, Outcome { bytes, ..outcome }))
             }
             Ended::Aborted(lost) => {
                 self.retired = Arc::new(result);
