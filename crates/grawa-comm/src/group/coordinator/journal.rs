@@ -155,7 +155,7 @@ fn header(number: u32, body: &[u8]) -> [u8; HEADER] {
     header
 }
 
-fn write(to: &mut Vec<u8>, number: u32, body: &[u8]) {
+pub(crate) fn write(to: &mut Vec<u8>, number: u32, body: &[u8]) {
     to.extend_from_slice(&header(number, body));
     to.extend_from_slice(body);
 }

@@ -11,6 +11,8 @@
 
 pub(crate) mod deadline;
 pub(crate) mod event;
+#[cfg(test)]
+mod explore;
 pub(crate) mod journal;
 mod operation;
 mod recovery;
@@ -24,6 +26,8 @@ use super::messages::{
     Call, Entry, Hello, LONGEST, LONGEST_CHARTER, Peer, Proposal, Record, StateVersion, ToCoordinator,
     ToMember, VERSION,
 };
+#[cfg(test)]
+use super::simulate::Mutation;
 use super::token_bucket::TokenBucket;
 use crate::{Lost, Why};
 use deadline::Deadline;
@@ -66,7 +70,7 @@ pub struct Settings {
     pub trigger: Option<u64>,
     /// A defect that the simulation must find.
     #[cfg(test)]
-    pub(crate) mutation: Option<super::simulate::Mutation>,
+    pub(crate) mutation: Option<Mutation>,
 }
 
 impl Default for Settings {
@@ -145,7 +149,7 @@ pub enum Action {
 }
 
 /// The state of the coordinator.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Coordinator {
     settings: Settings,
     run: u64,
@@ -208,6 +212,10 @@ impl Coordinator {
             coordinator.add_to_history(record.version);
             // Later epochs are not in the journal: those of this coordinator begin beyond all of them.
             coordinator.epoch = ((record.epoch >> 32) + 1) << 32;
+            #[cfg(test)]
+            if coordinator.has(Mutation::EpochAgain) {
+                coordinator.epoch = record.epoch;
+            }
             coordinator.op = record.version.op;
             coordinator.committed = Some(record.version);
             if !record.tokens.is_empty() {
@@ -226,6 +234,11 @@ impl Coordinator {
         self.has_begun = true;
         self.committed = self.committed.filter(|committed| committed.op > 0 && !from_workers);
         self
+    }
+
+    #[cfg(test)]
+    fn has(&self, defect: Mutation) -> bool {
+        self.settings.mutation == Some(defect)
     }
 
     /// Handles an input. Returns what is to be done.
@@ -615,7 +628,10 @@ impl Coordinator {
             self.send(worker, ToMember::Refused { why });
             return self.remove(worker, Why::Differs);
         }
-        if self.committed.is_none_or(|committed| committed == version) {
+        let is_committed = self.committed.is_none_or(|committed| committed == version);
+        #[cfg(test)]
+        let is_committed = is_committed || self.has(Mutation::AnyEntrant);
+        if is_committed {
             let leads = self.active().next().is_some();
             let is_former = |token| self.former.contains(&token);
             let is_former = self.roster.get(&worker).is_some_and(|record| is_former(record.token));

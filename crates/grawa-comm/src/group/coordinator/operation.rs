@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 const LATE_RESTORES: std::ops::RangeInclusive<u32> = 2..=4;
 
 /// The next operation.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Operation {
     /// When the first active member arrived.
     pub(super) began: Option<Duration>,
@@ -41,12 +41,12 @@ pub(crate) struct Arrival {
 }
 
 /// Data is being transferred.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Transfer {
     pub(super) members: Vec<Peer>,
     /// Members lost before it began.
     before: Vec<Lost>,
-    attempt: u32,
+    pub(super) attempt: u32,
     /// The digests of those that are done.
     pub(super) done: BTreeMap<u32, u64>,
     /// Those that have all messages and cannot read one: whose, and why.
@@ -54,7 +54,7 @@ pub(crate) struct Transfer {
     /// Who could not reach whom, and why.
     complaints: Vec<(u32, u32, String)>,
     /// When to try again.
-    retry_at: Option<Duration>,
+    pub(super) retry_at: Option<Duration>,
 }
 
 impl Transfer {
@@ -216,6 +216,8 @@ impl Coordinator {
         }
         // A plan that a lost member was part of is not carried out.
         let transfers = call == Call::Gather || self.lost.is_empty();
+        #[cfg(test)]
+        let transfers = transfers || self.has(Mutation::OldPlan);
         let members: Vec<Peer> = (self.operation.arrived.keys())
             .filter_map(|worker| self.roster.get(worker).map(|record| record.peer(*worker)))
             .collect();
@@ -223,6 +225,10 @@ impl Coordinator {
             // A member that knows the members of an epoch does not get them again: they must not change within it.
             self.members.clone_from(&members);
             self.epoch += 1;
+            #[cfg(test)]
+            if self.has(Mutation::SameEpoch) {
+                self.epoch -= 1;
+            }
         }
         if !transfers {
             return self.finish(self.begin_message(0));
@@ -273,6 +279,10 @@ impl Coordinator {
 
     fn is_current(&self, attempt: AttemptId) -> bool {
         let transfer = self.operation.transfer.as_ref();
+        #[cfg(test)]
+        if self.has(Mutation::AnyAttempt) {
+            return transfer.is_some() && (attempt.0, attempt.1) == (self.epoch, self.op);
+        }
         transfer.is_some_and(|transfer| attempt == (self.epoch, self.op, transfer.attempt))
     }
 
@@ -286,7 +296,7 @@ impl Coordinator {
         }
         let is_current = self.is_current(attempt);
         #[cfg(test)]
-        let mutated = |mutation| self.settings.mutation == Some(mutation);
+        let (any_digest, one_missing) = (self.has(Mutation::AnyDigest), self.has(Mutation::OneMissing));
         let transfer = self.operation.transfer.as_mut().filter(|it| is_current && it.retry_at.is_none());
         let Some(transfer) = transfer else { return };
         if transfer.has(worker) {
@@ -297,14 +307,14 @@ impl Coordinator {
         }
         let needed = transfer.members.len();
         #[cfg(test)]
-        let needed = needed - usize::from(needed > 1 && mutated(Mutation::OneMissing));
+        let needed = needed - usize::from(needed > 1 && one_missing);
         if transfer.done.len() < needed {
             return;
         }
         let Some(right) = majority(&transfer.done) else { return };
         let done = std::mem::take(&mut transfer.done);
         #[cfg(test)]
-        let done = if mutated(Mutation::AnyDigest) { BTreeMap::new() } else { done };
+        let done = if any_digest { BTreeMap::new() } else { done };
         // A member that differs gets no answer now. It fetches the state of the others when the round is over.
         self.epoch += done.values().filter(|digest| **digest != right).count() as u64;
         self.exclude_differing(&done, right);
@@ -354,9 +364,12 @@ impl Coordinator {
             self.emit(CoordinatorEvent::Unreadable { worker: *worker, why: told.clone() });
             self.blame(*worker, &told);
         }
-        // The members have changed: the operation ends for the others, and nothing counts.
-        let end = End::Shrunk { lost: self.lost.clone() };
-        self.finish(ToMember::Ended { op: self.op, end });
+        // The members have changed: the operation ends for the others, and nothing counts. Where one was removed for good, it has
+        // ended already: a second end would skip an operation, which the members would call in vain.
+        if self.operation.transfer.is_some() {
+            let end = End::Shrunk { lost: self.lost.clone() };
+            self.finish(ToMember::Ended { op: self.op, end });
+        }
     }
 
     /// A member has no part in the operation because of others' complaints; the third time in a row it is refused.
@@ -427,6 +440,10 @@ impl Coordinator {
 
     /// If this member was part of the transfer, the transfer ends, and its result must not be used.
     pub(super) fn abort_without(&mut self, worker: u32) {
+        #[cfg(test)]
+        if self.has(Mutation::NoAbort) {
+            return;
+        }
         if self.operation.transfer.as_ref().is_some_and(|transfer| transfer.has(worker)) {
             let end = End::Shrunk { lost: self.lost.clone() };
             self.finish(ToMember::Ended { op: self.op, end });

@@ -34,6 +34,8 @@ pub(super) enum Fault {
     Start { node: usize },
     /// One more worker joins.
     Join,
+    /// One more worker joins, of a build whose messages the others cannot read.
+    JoinOther,
     /// The network becomes slow, or quick again.
     Lag { milliseconds: u64 },
 }
@@ -49,10 +51,11 @@ pub(super) fn schedule(draws: &mut Stream, founders: usize) -> Vec<(Duration, Fa
         let mut later = |most: u64| (at + Duration::from_millis(draws.below(most))).min(CALM);
         let (soon, late) = (later(1500), later(5000));
         let node = draws.below(nodes as u64) as usize;
+        // What follows a fault stands behind it, also in the same millisecond: the sort keeps that order.
+        let mut then = None;
         let fault = match draws.below(18) {
             0..=2 => {
-                let back = (draws.below(3) > 0).then_some(late);
-                faults.extend(back.map(|back| (back, Fault::Start { node })));
+                then = (draws.below(3) > 0).then_some((late, Fault::Start { node }));
                 Fault::Crash { node }
             }
             3 => Fault::Pause { node, until: soon },
@@ -63,21 +66,50 @@ pub(super) fn schedule(draws: &mut Stream, founders: usize) -> Vec<(Duration, Fa
             8 => Fault::Slow { node, times: 1 + draws.below(20) as u32 },
             9 | 16 | 17 => Fault::Break { node, peers: draws.below(3) > 0 },
             10 => {
-                faults.push((soon, Fault::CoordinatorStarts));
+                then = Some((soon, Fault::CoordinatorStarts));
                 Fault::CoordinatorDies
             }
             11 => Fault::Leave { node },
             12 => Fault::Lag { milliseconds: 1 + draws.below(300) },
             13 => Fault::Forge { node },
-            _ => {
+            14 => {
                 nodes += 1;
                 Fault::Join
             }
+            _ => {
+                nodes += 1;
+                Fault::JoinOther
+            }
         };
         faults.push((at, fault));
+        faults.extend(then);
     }
     faults.extend((0..nodes).map(|node| (CALM, Fault::Slow { node, times: 1 })));
     faults.push((CALM, Fault::Lag { milliseconds: 10 }));
     faults.sort_by_key(|(at, _)| *at);
     faults
+}
+
+/// A coordinator that dies starts again afterwards, also in the millisecond in which it died (seed 1133). Otherwise a schedule
+/// would end without one, and find fault with the group.
+#[test]
+fn a_coordinator_that_dies_starts_again() {
+    let (mut deaths, mut at_once) = (0, 0);
+    for seed in 0..100_000 {
+        let mut draws = grawa_core::Key::new(seed, grawa_core::Purpose::Problem).stream();
+        let faults = schedule(&mut draws, 3);
+        let is_start = |fault: &Fault| matches!(fault, Fault::CoordinatorStarts);
+        for (index, (at, _)) in
+            faults.iter().enumerate().filter(|(_, (_, fault))| matches!(fault, Fault::CoordinatorDies))
+        {
+            let start = faults[index..].iter().find(|(_, fault)| is_start(fault));
+            assert!(start.is_some(), "seed {seed}: {faults:?}");
+            deaths += 1;
+            at_once += u32::from(start.is_some_and(|(start, _)| start == at));
+        }
+    }
+    assert!(
+        deaths > 1000 && at_once > 0,
+        "{deaths} deaths, {at_once} of them with a start in the same millisecond"
+    );
 }

@@ -2,9 +2,10 @@
 //! restarts, stalls, partitions, delays, repeated messages, wrong bits, and workers that join and leave.
 //!
 //! A schedule is a function of its seed. `GRAWA_SEED=n cargo test -p grawa-comm simulate` runs one and prints what happened;
-//! `GRAWA_SCHEDULES=n` runs that many. The protocol must survive all of them, and each of a few defects
-//! ([`Mutation`]) must be found: a simulation that finds nothing proves nothing.
+//! `GRAWA_SCHEDULES=n` runs that many, and `GRAWA_FIRST_SEED=n` another 200 from this seed on. The protocol must survive all
+//! of them, and each of a few defects ([`Mutation`]) must be found: a simulation that finds nothing proves nothing.
 
+mod disk;
 mod evaluation;
 mod faults;
 mod forecast;
@@ -12,6 +13,7 @@ mod network;
 mod scheduler;
 mod worker;
 
+pub(crate) use disk::Disk;
 pub(crate) use network::Socket;
 pub(crate) use scheduler::{Process, assert_free};
 
@@ -24,16 +26,18 @@ use super::coordinator::server::{CoordinatorServer, ServerEvent, Status};
 use super::messages::{Entry, Proposal, Record, StateVersion};
 use super::transfer::TransferOptions;
 use super::wire::tls::Security;
-use crate::{Error, Lost, Why};
+use crate::{Lost, Why};
 use faults::{CALM, END, Fault, SETTLED, schedule};
 use grawa_core::{Key, Method, Purpose};
 use scheduler::World;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use worker::{PERIOD, Seen};
 
 const COORDINATOR: &str = "10.255.0.1:1";
+const RUN: u64 = 77;
 /// The longest from one round to the next when nothing happens.
 const LONG: Duration = Duration::from_secs(3);
 
@@ -52,45 +56,37 @@ pub(crate) enum Mutation {
     KeepConnections,
     /// Differences in bf16 are to what each member kept of the last operation of this kind, and nobody compares what it decodes.
     OwnBase,
+    /// The result of an attempt counts for another one.
+    AnyAttempt,
+    /// The epoch stays when other members take part.
+    SameEpoch,
+    /// A coordinator that starts again begins with the epochs of the one before.
+    EpochAgain,
+    /// A member may take part, whatever state it holds.
+    AnyEntrant,
+    /// A plan is carried out that a lost member was part of.
+    OldPlan,
+    /// A transfer goes on when a member is lost.
+    NoAbort,
 }
 
-/// The disk of the coordinator. What is not synced when it dies is lost.
-#[derive(Clone, Debug)]
-pub(crate) struct Disk {
-    process: Process,
-    schedule: Arc<Schedule>,
-}
-
-impl Disk {
-    pub(crate) fn append(&mut self, entries: &[Entry]) -> Result<(), Error> {
-        let time = Duration::from_micros(self.process.world.state().below(15_000));
-        self.process.sleep(time);
-        let mut known = self.schedule.known();
-        for entry in entries {
-            self.process.world.state().note(|| format!("{entry:?}"));
-            let record = match entry {
-                Entry::Committed(record) => record,
-                Entry::Adopted { proposal, .. } => {
-                    if let Some(before) = known.adopted.replace(proposal.clone()) {
-                        self.process
-                            .world
-                            .state()
-                            .fail(|| format!("{proposal:?} was adopted after {before:?}"));
-                    }
-                    continue;
-                }
-            };
-            // The committed state never is the initial state of a new worker again.
-            let first = *known.first.get_or_insert(record.version);
-            let has_begun = known.records.iter().any(|record| record.version.op > 0);
-            if record.version.digest == first.digest && (record.version != first || has_begun) {
-                self.process.world.state().fail(|| format!("an initial state was committed: {record:?}"));
-            }
-            self.process.world.state().durable.insert(record.version);
-            known.records.push(record.clone());
-        }
-        Ok(())
-    }
+impl Mutation {
+    /// Who finds it: the simulation within [`ENOUGH`] schedules, and the exploration of every order of events (in
+    /// `coordinator/explore`), which runs the coordinator and the members, but no sockets and no server.
+    pub(crate) const FOUND_BY: [(Mutation, [bool; 2]); 12] = [
+        (Mutation::AnyDigest, [true, true]),
+        (Mutation::ActBeforeLog, [true, false]),
+        (Mutation::OneMissing, [true, true]),
+        (Mutation::AnyState, [true, true]),
+        (Mutation::KeepConnections, [true, false]),
+        (Mutation::OwnBase, [true, false]),
+        (Mutation::AnyAttempt, [false, true]),
+        (Mutation::SameEpoch, [false, true]),
+        (Mutation::EpochAgain, [false, true]),
+        (Mutation::AnyEntrant, [false, true]),
+        (Mutation::OldPlan, [false, true]),
+        (Mutation::NoAbort, [false, true]),
+    ];
 }
 
 /// What a schedule is, and what is known of its run.
@@ -110,6 +106,9 @@ type Messages = Vec<(u32, Vec<u8>)>;
 
 #[derive(Debug, Default)]
 struct Known {
+    journal: disk::Bytes,
+    /// Rounds that were recorded, as far as the coordinator knows.
+    rounds: u64,
     records: Vec<Record>,
     /// The charter, where the run began without one.
     adopted: Option<Proposal>,
@@ -130,6 +129,9 @@ struct Counts {
     restores: u64,
     retries: u64,
     recoveries: u64,
+    /// Crashes after which synced records were missing, and damage that was found out.
+    lies: u64,
+    found_out: u64,
 }
 
 impl Schedule {
@@ -141,8 +143,11 @@ impl Schedule {
         look(self.known().nodes.entry(node).or_default())
     }
 
-    fn count_round(&self) {
-        self.known().counts.rounds += 1;
+    fn count_round(&self, rounds: u64) {
+        let mut known = self.known();
+        known.counts.rounds += 1;
+        // Its report follows it.
+        known.rounds = known.rounds.max(rounds.saturating_sub(1));
     }
 
     fn count_restore(&self) {
@@ -176,15 +181,53 @@ impl Schedule {
         }
     }
 
+    /// Entries are in the journal. A charter is adopted once, and the initial state of a new worker never is committed again.
+    fn note_entries(&self, process: &Process, entries: &[Entry]) {
+        let mut known = self.known();
+        let mut state = process.world.state();
+        for entry in entries {
+            state.note(|| format!("{entry:?}"));
+            let record = match entry {
+                Entry::Committed(record) => record,
+                Entry::Adopted { proposal, .. } => {
+                    let before = known.adopted.replace(proposal.clone());
+                    if before.as_ref().is_some_and(|before| before != proposal) {
+                        state.fail(|| format!("{proposal:?} was adopted after {before:?}"));
+                    }
+                    continue;
+                }
+            };
+            if known.records.contains(record) {
+                continue;
+            }
+            let first = *known.first.get_or_insert(record.version);
+            let has_begun = known.records.iter().any(|record| record.version.op > 0);
+            if record.version.digest == first.digest && (record.version != first || has_begun) {
+                state.fail(|| format!("an initial state was committed: {record:?}"));
+            }
+            state.durable.insert(record.version);
+            known.records.push(record.clone());
+        }
+    }
+
     /// The life of the coordinator's process.
     fn coordinate(self: &Arc<Self>, process: &Process) {
-        let known = self.known();
-        let adopted = known.adopted.iter().map(|it| Entry::Adopted { run: 77, proposal: it.clone() });
-        let entries: Vec<Entry> =
-            adopted.chain(known.records.iter().cloned().map(Entry::Committed)).collect();
+        let mut known = self.known();
+        let rounds = known.rounds;
+        let read = known.journal.after_a_crash(rounds, |n| process.world.state().below(n));
+        let (entries, crash) = match read {
+            Ok(read) => read,
+            Err(why) => return process.world.state().fail(|| why),
+        };
+        process.world.state().note(|| format!("the journal has {} entries: {crash:?}", entries.len()));
+        known.counts.lies += u64::from(crash.lost > 0);
+        known.counts.found_out += u64::from(crash.found_out);
         drop(known);
+        // What was written, and not yet synced, may be there all the same.
+        self.note_entries(process, &entries);
         let charter = if self.is_open { Vec::new() } else { vec![1, 2, 3] };
-        let coordinator = Coordinator::new(self.settings, 77, charter, &entries);
+        let coordinator = Coordinator::new(self.settings, RUN, charter, &entries);
+        let coordinator = if rounds > 0 { coordinator.begun(false) } else { coordinator };
         let disk = Disk { process: process.clone(), schedule: Arc::clone(self) };
         let journal = Some(Journal::Simulated(disk));
         let environment = process.environment();
@@ -233,10 +276,10 @@ impl Simulation {
         self.coordinator = Some(process);
     }
 
-    fn start_worker(&mut self, node: usize) {
+    fn start_worker(&mut self, node: usize, is_other: bool) {
         let process = self.world.process(Some(node));
         let (schedule, own) = (Arc::clone(&self.schedule), process.clone());
-        process.spawn(move || worker::work(&own, &schedule, node)).unwrap();
+        process.spawn(move || worker::work(&own, &schedule, node, is_other)).unwrap();
         self.nodes[node] = Some(process);
     }
 
@@ -253,7 +296,7 @@ impl Simulation {
                     self.schedule.see(node, |seen| seen.is_alive = false);
                 }
             }
-            Fault::Start { node } if !self.is_running(node) => self.start_worker(node),
+            Fault::Start { node } if !self.is_running(node) => self.start_worker(node, false),
             Fault::Start { .. } => {}
             Fault::Leave { node } => self.schedule.see(node, |seen| seen.leaves = true),
             Fault::Pause { node, until } => {
@@ -286,9 +329,9 @@ impl Simulation {
             }
             Fault::CoordinatorStarts if self.coordinator.is_none() => self.start_coordinator(),
             Fault::CoordinatorStarts => {}
-            Fault::Join => {
+            Fault::Join | Fault::JoinOther => {
                 self.nodes.push(None);
-                self.start_worker(self.nodes.len() - 1);
+                self.start_worker(self.nodes.len() - 1, matches!(fault, Fault::JoinOther));
             }
             Fault::Lag { milliseconds } => self.world.state().network.lag = milliseconds,
         }
@@ -298,7 +341,8 @@ impl Simulation {
     fn judge(&self) -> Result<(), String> {
         let known = self.schedule.known();
         let Known { status, nodes, first, .. } = &*known;
-        let alive: Vec<(&usize, &Seen)> = nodes.iter().filter(|(_, seen)| seen.is_alive).collect();
+        let alive: Vec<(&usize, &Seen)> =
+            nodes.iter().filter(|(_, seen)| seen.is_alive && !seen.is_other).collect();
         let founded = first.is_some();
         let is_able = |seen: &Seen| seen.version.is_some_and(|version| version.op > 0);
         let able = alive.iter().any(|(_, seen)| is_able(seen));
@@ -385,16 +429,16 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
 }
 
-/// Runs schedules on all cores, until one fails or all have run. Returns the failures, and how much happened.
-fn simulate_all(schedules: u64, mutation: Option<Mutation>) -> (Vec<(u64, String)>, Counts) {
-    let next = std::sync::atomic::AtomicU64::new(0);
+/// Runs schedules on all cores, until some fail or all have run. Returns the failures, and how much happened.
+fn simulate_all(seeds: Range<u64>, mutation: Option<Mutation>) -> (Vec<(u64, String)>, Counts) {
+    let next = std::sync::atomic::AtomicU64::new(seeds.start);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let found = Mutex::new((Vec::new(), Counts::default()));
     std::thread::scope(|scope| {
         let work = || {
             loop {
                 let seed = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                if seed >= schedules || found.lock().unwrap().0.len() >= 8 {
+                if seed >= seeds.end || found.lock().unwrap().0.len() >= 8 {
                     return;
                 }
                 let (result, counts) = simulate(seed, mutation, false);
@@ -404,8 +448,10 @@ fn simulate_all(schedules: u64, mutation: Option<Mutation>) -> (Vec<(u64, String
                 sum.restores += counts.restores;
                 sum.retries += counts.retries;
                 sum.recoveries += counts.recoveries;
+                sum.lies += counts.lies;
+                sum.found_out += counts.found_out;
                 if mutation.is_some() && !failures.is_empty() {
-                    next.store(schedules, std::sync::atomic::Ordering::Relaxed);
+                    next.store(seeds.end, std::sync::atomic::Ordering::Relaxed);
                 }
             }
         };
@@ -421,32 +467,38 @@ fn simulated_groups_survive() {
         return;
     }
     let schedules = number("GRAWA_SCHEDULES").unwrap_or(1000);
-    let (failures, counts) = simulate_all(schedules, None);
-    println!("{schedules} schedules, {counts:?}");
-    let show = |(seed, why): &(u64, String)| format!("GRAWA_SEED={seed}: {why}");
-    assert!(failures.is_empty(), "{}", failures.iter().map(show).collect::<Vec<_>>().join("\n"));
+    let survive = |seeds: Range<u64>| {
+        let (failures, counts) = simulate_all(seeds.clone(), None);
+        println!("schedules {seeds:?}, {counts:?}");
+        let show = |(seed, why): &(u64, String)| format!("GRAWA_SEED={seed}: {why}");
+        assert!(failures.is_empty(), "{}", failures.iter().map(show).collect::<Vec<_>>().join("\n"));
+        counts
+    };
+    // The same seeds in every run, and others in each that asks for them.
+    let counts = survive(0..schedules);
+    if let Some(first) = number("GRAWA_FIRST_SEED") {
+        survive(first..first + DRAWN);
+    }
     // A simulation in which nothing happens would prove nothing.
-    let Counts { rounds, restores, retries, recoveries } = counts;
+    let Counts { rounds, restores, retries, recoveries, lies, found_out } = counts;
     assert!(rounds > 30 * schedules && restores > schedules / 2, "{counts:?}");
     assert!(retries > schedules / 10 && recoveries > schedules / 200, "{counts:?}");
+    assert!(lies > schedules / 200 && found_out > schedules / 200, "{counts:?}");
 }
 
+/// Schedules from the seed that is asked for.
+const DRAWN: u64 = 200;
 /// Schedules within which each defect must be found. The rarest shows in one of forty.
 const ENOUGH: u64 = 400;
 
 #[test]
 fn every_defect_is_found() {
-    let defects = [
-        Mutation::AnyDigest,
-        Mutation::ActBeforeLog,
-        Mutation::OneMissing,
-        Mutation::AnyState,
-        Mutation::KeepConnections,
-        Mutation::OwnBase,
-    ];
-    for defect in defects {
-        let (failures, _) = simulate_all(ENOUGH, Some(defect));
-        println!("{defect:?}: {failures:?}");
-        assert!(!failures.is_empty(), "{defect:?} was not found in {ENOUGH} schedules");
+    for (defect, [is_simulated, is_explored]) in Mutation::FOUND_BY {
+        assert!(is_simulated || is_explored, "{defect:?} is planted, and nobody looks for it");
+        if is_simulated {
+            let (failures, _) = simulate_all(0..ENOUGH, Some(defect));
+            println!("{defect:?}: {failures:?}");
+            assert!(!failures.is_empty(), "{defect:?} was not found in {ENOUGH} schedules");
+        }
     }
 }
