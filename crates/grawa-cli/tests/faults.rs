@@ -7,10 +7,11 @@
 mod group;
 
 use grawa_comm::group::internals::messages::{Call, ToCoordinator, ToMember, encode};
-use grawa_train::Event;
 use grawa_train::event_codec::Report;
+use grawa_train::{Event, RecordCheck, check_record};
 use group::relay::{HOST, Relay, Relayed, seen};
 use group::{Group, Process, grawa, signal, text, until};
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -21,6 +22,15 @@ const PLAIN: [&str; 2] = ["--wire", "plain"];
 const ENDLESS: &str = "10000000step";
 /// The most that a death may add to a round, in seconds.
 const MOST: f64 = 3.0;
+
+/// The record of a run that is over, and the models that its workers saved in these folders: nothing is wrong with either.
+fn check_over(folder: &Path, run: &str, savers: &[&str]) -> RecordCheck {
+    let savers: Vec<PathBuf> = savers.iter().map(|saver| folder.join(saver)).collect();
+    let savers: Vec<&Path> = savers.iter().map(AsRef::as_ref).collect();
+    let check = check_record(&folder.join(run), &savers).unwrap();
+    assert_eq!(check.findings, [""; 0], "{check:?}");
+    check
+}
 
 /// A worker behind a relay.
 fn join_behind(group: &Group, relay: &Relay) -> Process {
@@ -241,6 +251,7 @@ fn nothing_that_is_said_for_all_is_lost() {
     relay.cut();
     assert_eq!((others.each_mut().map(Process::code), group.coordinator.code()), ([Some(0); 2], Some(0)));
     group.check();
+    check_over(group.folder.path(), "run", &[]);
     let round_of =
         |(event, _)| if let Event::Evaluated(evaluated) = event { Some(evaluated.at.rounds) } else { None };
     let reported: Vec<u64> = group.events().into_iter().filter_map(round_of).collect();
@@ -318,6 +329,7 @@ fn bad_connections_lose_nobody() {
     relay.faults.doubles.store(false, Ordering::Relaxed);
     assert!(all.iter_mut().all(|worker| worker.code() == Some(0)) && group.coordinator.code() == Some(0));
     let longest = group.check();
+    check_over(group.folder.path(), "run", &[]);
     let faults = group.faults();
     println!("slow, broken and repeated, the longest round took {longest:.2} s: {faults:#?}");
     assert_eq!(group.last_round(), (2000, vec![0, 1, 2]));
@@ -346,6 +358,7 @@ fn a_killed_coordinator_is_replaced() {
     assert_eq!((codes, group.coordinator.code()), ([Some(0); 3], Some(0)), "{:#?}", group.faults());
     assert_eq!(group.last_round().0, 400);
     group.check();
+    assert_eq!(check_over(group.folder.path(), "run", &[]).rounds, 400);
     let printed = std::fs::read_to_string(output).unwrap();
     assert!(printed.contains("out of reach") && printed.contains("in contact"), "{printed}");
     let faults = group.faults();
@@ -393,6 +406,8 @@ fn a_killed_launch_is_gone_on_with() {
         let events = grawa_train::observe::read(&folder.path().join(run)).unwrap();
         let rounds = events.iter().filter(|(event, _)| matches!(event, Event::Round(_)));
         assert_eq!(rounds.count(), 300, "{run}");
+        let check = check_over(folder.path(), run, &[run]);
+        assert!(check.models > 0, "{run}: the model at the end was evaluated and saved: {check:?}");
         assert!(grawa(folder.path(), &["eval", run]).output().unwrap().status.success());
     }
 }
@@ -418,6 +433,8 @@ fn a_group_comes_back_from_a_checkpoint() {
     let faults = group.faults();
     assert!(faults.iter().any(|fault| fault.contains("the run continues from operation")), "{faults:#?}");
     assert_eq!(group.last_round(), (300, vec![0, 1, 2]));
+    let check = check_over(group.folder.path(), "run", &[kept]);
+    assert!(check.models > 0, "the model at the end was evaluated and saved: {check:?}");
     // A folder belongs to one run.
     let other = Group::begin(1, "8step", &PLAIN, &[]);
     let kept = group.folder.path().join(kept);
@@ -458,6 +475,8 @@ fn a_full_disk_costs_a_checkpoint_and_no_more() {
     assert!(limit("unlimited"));
     assert_eq!((writer.code(), other.code(), group.coordinator.code()), (Some(0), Some(0), Some(0)));
     assert!(checkpoint(2000).exists());
+    let check = check_over(group.folder.path(), "run", &["kept"]);
+    assert!(check.models > 0, "the model at the end was evaluated and saved: {check:?}");
     let last = grawa(group.folder.path(), &["eval", "kept"]).output().unwrap();
     assert!(last.status.success(), "{}", text(&last));
     group.check();

@@ -29,6 +29,7 @@ mod measure;
 mod model_metadata;
 pub mod observe;
 pub mod recipe;
+mod record_check;
 mod recording;
 mod run;
 mod supervisor;
@@ -50,5 +51,7 @@ pub use group_checkpoint::make_room;
 pub use measure::{Class, Evaluator, Measured};
 pub use model_metadata::data_of;
 pub use recipe::Recipe;
+#[doc(hidden)]
+pub use record_check::{RecordCheck, check_events, check_record};
 pub use recording::read_recording;
 pub use run::{NextStep, Run};

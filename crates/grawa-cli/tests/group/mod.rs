@@ -4,8 +4,8 @@
 
 pub(crate) mod relay;
 
-use grawa_train::Event;
 use grawa_train::observe::read;
+use grawa_train::{Event, check_events};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::process::CommandExt;
@@ -192,7 +192,8 @@ impl Group {
     /// Returns the longest time from one round to the next, in seconds.
     pub(crate) fn check(&self) -> f64 {
         let faults = self.faults();
-        assert!(!faults.iter().any(|fault| fault.contains("other bits")), "{faults:#?}");
+        let events: Vec<Event> = self.events().into_iter().map(|(event, _)| event).collect();
+        assert_eq!(check_events(&events), [""; 0], "{faults:#?}");
         let (mut expected, mut before, mut longest) = (1, None, 0.0f64);
         for (event, wall) in self.events() {
             let Event::Round(round) = event else { continue };
