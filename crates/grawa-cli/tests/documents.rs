@@ -1,6 +1,8 @@
 //! The documentation names what exists: pages are reached, links and headings are there, files that are named are in the tree,
 //! and lines are not too wide.
 
+#![allow(clippy::unwrap_used)]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Component, Path, PathBuf};

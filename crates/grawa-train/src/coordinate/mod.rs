@@ -453,7 +453,7 @@ impl Following<'_> {
     /// What follows from the votes and from the time.
     fn advance(&mut self) -> Result<(), Error> {
         if self.gate.is_holding() {
-            self.accept_held(|this| this.with_gate(|gate, group| gate.due(group)))?;
+            self.accept_held(|this| this.with_gate(ReporterGate::due))?;
         }
         if self.phase.is_finishing() {
             return Ok(());
