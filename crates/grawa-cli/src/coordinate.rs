@@ -11,7 +11,7 @@ use grawa_comm::group::Security;
 use grawa_train::coordinate::{Connect, Control, CoordinatedRun, Outcome, WrittenCheckpoint};
 use grawa_train::observe::Screen;
 use grawa_train::recipe::Facts;
-use grawa_train::{Event, Finished, Observer, Reason, Recipe, folder, objection};
+use grawa_train::{Event, Observer, Reason, Recipe, folder, objection};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 const CHECK: Duration = Duration::from_secs(1);
 /// How often it is printed that workers are missing.
 const REMIND: Duration = Duration::from_secs(10);
+/// How long the workers may take to stop together after Ctrl-C: a step, a round, a checkpoint. A second Ctrl-C does not wait.
+const STOP: Duration = Duration::from_secs(60);
 /// Where a coordinator listens by default.
 const LISTEN: &str = "127.0.0.1:7117";
 
@@ -142,7 +144,20 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     train::listen_for_stop(&stop)?;
     let server = Arc::clone(run.server());
-    let poll = || if stop.load(Ordering::Relaxed) { Control::Stop } else { Control::Continue };
+    let mut asked: Option<Instant> = None;
+    let poll = || {
+        if !stop.load(Ordering::Relaxed) {
+            return Control::Continue;
+        }
+        let since = *asked.get_or_insert_with(|| {
+            server.ask_to_stop();
+            Instant::now()
+        });
+        // Before the first round there is nothing to save, and without workers nobody to wait for.
+        let status = server.status();
+        let is_idle = status.committed.is_none() || status.workers.is_empty();
+        if is_idle || since.elapsed() > STOP { Control::Stop } else { Control::Continue }
+    };
     let outcome = follow(run, observers, quiet, poll)?;
     let end = outcome.finished.as_ref().filter(|end| end.reason == Reason::Spent);
     server.dismiss(if end.is_some() { "the run is over" } else { "the run was stopped" });
@@ -153,9 +168,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
             format!("diverged: no worker's parameters are finite; its files stay in {folder}")
         }
         Some(_) => format!("done; see {folder}"),
-        None => format!("stopped, and its workers with it; what was recorded is in {folder}"),
+        None => {
+            let at = outcome.finished.as_ref().map(|end| format!(" at step {}", end.at.steps));
+            format!(
+                "stopped{}, and its workers with it; what was recorded is in {folder}",
+                at.unwrap_or_default()
+            )
+        }
     });
-    if !is_for_sessions && let Some(words) = saved_model(&outcome, end) {
+    if !is_for_sessions && let Some(words) = saved_model(&outcome) {
         print(&words);
     }
     if let Some((recipe, end)) = planned.as_ref().zip(end) {
@@ -165,17 +186,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     Ok(end.is_some_and(|end| !end.diverged))
 }
 
-/// Where the model of a run is; nothing if only an earlier coordinator could say.
-fn saved_model(outcome: &Outcome, end: Option<&Finished>) -> Option<String> {
+/// Where the model of a run is, of which step, and what is lost; nothing if only an earlier coordinator could say.
+fn saved_model(outcome: &Outcome) -> Option<String> {
     let Some(WrittenCheckpoint { worker, folder, step }) = &outcome.written else {
         let words = "the model was not saved: no worker joined with --out DIR";
         return (!outcome.has_checkpoint).then(|| words.into());
     };
-    let what = match end {
-        Some(end) if end.at.steps > *step => {
-            format!("the model of the end was not saved; worker {worker} saved that of step {step}")
+    let what = match outcome.step {
+        reached if reached > *step => {
+            let lost = reached - step;
+            format!("worker {worker} has saved the model of step {step}; the {lost} steps after it are lost")
         }
-        _ => format!("worker {worker} has saved the model"),
+        _ => format!("worker {worker} has saved the model of step {step}"),
     };
     Some(format!("{what}; on its machine: grawa eval {}", folder.display()))
 }
@@ -299,7 +321,7 @@ pub(crate) fn prepare(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use grawa_train::Place;
+    use grawa_train::{Finished, Place};
 
     #[test]
     fn the_end_says_which_model_was_saved() {
@@ -307,13 +329,22 @@ mod tests {
         let end = Finished { at, reason: Reason::Spent, diverged: false, bytes: 0, workers: Vec::new() };
         let outcome = |step: Option<u64>| {
             let written = step.map(|step| WrittenCheckpoint { worker: 2, folder: "kept".into(), step });
-            Outcome { finished: Some(end.clone()), has_checkpoint: step.is_some(), written, overshot: 0 }
+            Outcome {
+                finished: Some(end.clone()),
+                step: 64,
+                has_checkpoint: step.is_some(),
+                written,
+                overshot: 0,
+            }
         };
-        let of = |step| saved_model(&outcome(step), Some(&end)).unwrap();
-        assert_eq!(of(Some(64)), "worker 2 has saved the model; on its machine: grawa eval kept");
-        assert!(of(Some(32)).contains("was not saved; worker 2 saved that of step 32"));
+        let of = |step| saved_model(&outcome(step)).unwrap();
+        assert_eq!(of(Some(64)), "worker 2 has saved the model of step 64; on its machine: grawa eval kept");
+        assert!(of(Some(32)).contains("the model of step 32; the 32 steps after it are lost"));
+        // Also where the run has no end: its coordinator was stopped, and nobody answered.
+        let open = Outcome { finished: None, ..outcome(Some(32)) };
+        assert!(saved_model(&open).unwrap().contains("the 32 steps after it are lost"));
         assert!(of(None).contains("no worker joined with --out"));
         // A coordinator that was replaced knows that there is one, but not whose.
-        assert_eq!(saved_model(&Outcome { has_checkpoint: true, ..outcome(None) }, Some(&end)), None);
+        assert_eq!(saved_model(&Outcome { has_checkpoint: true, ..outcome(None) }), None);
     }
 }

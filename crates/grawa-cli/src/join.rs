@@ -12,7 +12,7 @@ use grawa_train::recipe::Overrides;
 use grawa_train::{Checkpoint, Error, Reason, Recipe, SessionError, Stop, join, make_room};
 use std::ffi::OsString;
 use std::net::UdpSocket;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -91,8 +91,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         return attend(command, arguments.restarts);
     }
     let answered = note_silence(&arguments.address, patience);
-    let joiner =
-        Joiner::with_workers(arguments.workers, &arguments.address, wire, (&listen, host), patience)?;
+    let wish = std::env::var(variables::WORKER).ok().filter(|_| arguments.launched);
+    let numbers = (wish.and_then(|text| text.parse().ok()), arguments.workers);
+    let joiner = Joiner::with_numbers(numbers, &arguments.address, wire, (&listen, host), patience)?;
     drop(answered);
     // Until it has found the coordinator, Ctrl-C simply ends it.
     let stop = if arguments.launched { Stop::from_launcher() } else { Stop::default() };
@@ -124,7 +125,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     std::thread::spawn(move || watch_contact(&contact));
     match join(recipe, &data, joiner, arguments.out.as_deref(), stop, &mut []) {
         Ok(end) if end.reason == Reason::Interrupted => {
-            print(&format!("the run was stopped after step {}", end.at.steps));
+            print(&stopped(end.at.steps, arguments.out.as_deref().filter(|_| !arguments.launched)));
             Ok(false)
         }
         Ok(end) => {
@@ -152,14 +153,25 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     }
 }
 
+/// How a run ended that was stopped, and where its model is.
+fn stopped(step: u64, out: Option<&Path>) -> String {
+    let kept = out.filter(|out| Checkpoint::newest(out).is_ok_and(|kept| kept.steps() == step));
+    match kept {
+        Some(out) => {
+            format!("the coordinator stopped the run at step {step}; the model is in {}", out.display())
+        }
+        None => format!("the coordinator stopped the run at step {step}"),
+    }
+}
+
 /// Runs a program to its end, and starts it again where that was asked for. Ctrl-C reaches the program, too: it leaves the run.
 fn attend(command: Command, restarts: u32) -> Result<bool, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     crate::train::listen_for_stop(&stop)?;
-    let mut workers = Workers::new(restarts);
+    let mut workers = Workers::new(restarts, 1);
     workers.start(command)?;
     loop {
-        workers.watch()?;
+        workers.watch();
         if stop.load(Ordering::Relaxed) {
             workers.let_end();
         }

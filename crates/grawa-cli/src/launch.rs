@@ -101,7 +101,7 @@ const SESSION_CHECKPOINT_BEFORE: &str = "session.checkpoint.before";
 /// How long to wait for a worker that has the last committed state.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long the workers may take to stop: a step, a round, a checkpoint.
+/// How long the workers may take to stop after Ctrl-C: a step, a round, a checkpoint. At the end of a run they have no limit.
 const STOP: Duration = Duration::from_secs(60);
 
 /// A run whose workers are all gone continues from the state that they left. Without one, new workers would wait for it for ever.
@@ -179,7 +179,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let threads = planned.as_ref().and_then(|recipe| recipe.machine.threads);
     let threads = threads.unwrap_or((cores() as u32 / processes).max(1));
     let io = |error: std::io::Error| Failure::Machine(error.to_string());
-    let (mut workers, mut logs, mut asked) = (Workers::new(arguments.restarts), Vec::new(), None);
+    let (mut workers, mut logs, mut asked) = (Workers::new(arguments.restarts, each), Vec::new(), None);
     for number in 0..processes {
         let path = place.join(format!("worker-{number}.log"));
         let log = OpenOptions::new().create(true).append(true).open(&path).map_err(io)?;
@@ -215,24 +215,24 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
                 command
             }
         };
+        command.env(variables::WORKER, (number * each).to_string());
         // Ctrl-C must not reach them directly: this process asks them to stop.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         command.stdin(Stdio::piped()).stdout(log.try_clone().map_err(io)?).stderr(log);
         workers.start(command)?;
     }
-    let tail = (!is_own && !quiet).then(|| Tail::new(logs));
+    let tail = (!is_own && !quiet).then(|| Tail::new(logs, workers.numbers.clone(), each));
     let server = Arc::clone(run.server());
     let has_begun = || server.status().committed.is_some();
-    let mut failed = None;
     let poll = || {
-        if let Err(failure) = workers.watch() {
-            failed = Some(failure);
-            return Control::Stop;
-        }
+        workers.watch();
+        workers.numbers.update(&server.status().workers, each);
         if stop.load(Ordering::Relaxed) {
             let since: Instant = *asked.get_or_insert_with(|| {
                 workers.ask();
+                // Also those that joined from elsewhere.
+                server.ask_to_stop();
                 Instant::now()
             });
             if !has_begun() || since.elapsed() > STOP {
@@ -246,25 +246,26 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         }
     };
     let end = follow(run, observers, quiet, poll)?.finished;
-    if let Some(failure) = failed {
-        return Err(failure);
-    }
     let (ended, has_begun) = (workers.ended(), has_begun());
     workers.let_end();
     if end.is_some() {
-        // They end by themselves; one may still be writing the last checkpoint.
-        let (over, was_asked) = (Instant::now(), stop.load(Ordering::Relaxed));
-        let is_asked = || stop.load(Ordering::Relaxed) && !was_asked;
-        while !workers.are_gone() && over.elapsed() < STOP && !is_asked() {
+        // What their programs do after the last round takes as long as it takes, unless Ctrl-C asks for an end.
+        while !workers.are_gone() {
+            let is_asked = stop.load(Ordering::Relaxed);
+            if is_asked && asked.get_or_insert_with(Instant::now).elapsed() > STOP {
+                break;
+            }
             std::thread::sleep(Duration::from_millis(50));
-            workers.watch()?;
+            workers.watch();
         }
     }
+    let failed = workers.failed();
+    let names = workers.numbers.clone();
     drop(workers);
     drop((tail, server, key));
     let is_kept = Checkpoint::newest_path(&place).is_ok();
     let is_session = place.join(SESSION_CHECKPOINT).exists();
-    let place = place.display();
+    let place = place.display().to_string();
     let resume = match is_kept {
         _ if is_session => {
             let words: Vec<_> = arguments.command.iter().map(|word| word.to_string_lossy()).collect();
@@ -273,7 +274,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         true => format!("resume from the last checkpoint with: grawa train --resume {place}"),
         false => "there is no checkpoint to resume from".into(),
     };
+    let was_stopped = stop.load(Ordering::Relaxed);
+    let step = end.as_ref().map_or(0, |end| end.at.steps);
+    let is_stopped_by_program = end.is_some() && !was_stopped;
     let spent = end.filter(|end| end.reason == Reason::Spent);
+    if is_stopped_by_program
+        && has_begun
+        && let Some(words) = failures(&failed, |process| names.name(process, each), &place)
+    {
+        let how = if spent.is_some() { "is over" } else { "was stopped" };
+        return Err(Failure::Machine(format!("the run {how} after step {step}, but {words}; {resume}")));
+    }
     match (&spent, ended) {
         (Some(end), _) if end.diverged => {
             print(&format!("diverged: no worker's parameters are finite; its files stay in {place}"));
@@ -287,7 +298,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
             let why = format!("the run is over, but nobody has kept the model; see {place}/worker-*.log");
             return Err(Failure::Machine(why));
         }
-        _ if stop.load(Ordering::Relaxed) => print(&format!("stopped; {resume}")),
+        _ if was_stopped => print(&format!("stopped; {resume}")),
+        _ if is_stopped_by_program => {
+            print(&format!("a worker's program has stopped the run after step {step}; {resume}"));
+            return Ok(true);
+        }
         (_, Some((number, how))) if !has_begun => {
             return Err(Failure::Machine(format!(
                 "a worker ended before the first round ({how}); its output is in {place}/worker-{number}.log"
@@ -302,4 +317,20 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         train::warn_of(&recipe, examples.get(), Some(end.at.rounds));
     }
     Ok(spent.is_some_and(|end| !end.diverged))
+}
+
+/// Which processes have failed, in words, if any has.
+fn failures(
+    failed: &[(usize, std::process::ExitStatus)],
+    name: impl Fn(usize) -> String,
+    place: &str,
+) -> Option<String> {
+    let (number, status) = failed.first()?;
+    let others = match failed.len() - 1 {
+        0 => String::new(),
+        1 => ", and one more process failed".into(),
+        more => format!(", and {more} more processes failed"),
+    };
+    let name = name(*number);
+    Some(format!("{name} failed ({status}); its output is in {place}/worker-{number}.log{others}"))
 }

@@ -2,13 +2,15 @@
 
 use crate::failure::Failure;
 use crate::output::{print, warn};
+use grawa_comm::group::MemberStatus;
 use grawa_train::Stop;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -25,17 +27,54 @@ struct Slot {
     ended: Option<(ExitStatus, Instant)>,
 }
 
+/// The numbers of the processes' workers. Process k wishes for the workers from k times their number on; one that was started again may get
+/// others.
+#[derive(Clone, Default)]
+pub(crate) struct Numbers(Arc<Mutex<BTreeMap<usize, (u64, u32)>>>);
+
+impl Numbers {
+    /// Takes what the coordinator knows; each process has so many workers.
+    pub(crate) fn update(&self, members: &[MemberStatus], each: u32) {
+        let mut numbers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for member in members {
+            let known = numbers.values_mut().find(|(token, _)| *token == member.token);
+            match (known, member.wish) {
+                (Some((_, worker)), _) => *worker = member.worker,
+                (None, Some(wish)) => {
+                    numbers.insert((wish / each.max(1)) as usize, (member.token, member.worker));
+                }
+                (None, None) => {}
+            }
+        }
+    }
+
+    /// A process as its output is marked: by the number that messages give its worker, and by its own where that is another.
+    pub(crate) fn name(&self, process: usize, each: u32) -> String {
+        let numbers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let wished = process as u32 * each;
+        let worker = numbers.get(&process).map_or(wished, |(_, worker)| *worker);
+        match each {
+            1 if worker == wished => format!("worker {worker}"),
+            1 => format!("process {process} (worker {worker})"),
+            _ => format!("process {process} (workers {worker} to {})", worker + each - 1),
+        }
+    }
+}
+
 /// The workers' processes. They are ended when this is dropped.
 pub(crate) struct Workers {
     slots: Vec<Slot>,
+    pub(crate) numbers: Numbers,
+    /// Workers of each.
+    each: u32,
     /// How often each may be started again.
     restarts: u32,
     is_stopping: bool,
 }
 
 impl Workers {
-    pub(crate) fn new(restarts: u32) -> Self {
-        Workers { slots: Vec::new(), restarts, is_stopping: false }
+    pub(crate) fn new(restarts: u32, each: u32) -> Self {
+        Workers { slots: Vec::new(), numbers: Numbers::default(), each, restarts, is_stopping: false }
     }
 
     /// Starts one more.
@@ -45,8 +84,9 @@ impl Workers {
         Ok(())
     }
 
-    /// Notices those that have ended, and starts those again that ended badly.
-    pub(crate) fn watch(&mut self) -> Result<(), Failure> {
+    /// Notices those that have ended, and starts those again that ended badly. One that cannot be started has failed once more: the others
+    /// go on.
+    pub(crate) fn watch(&mut self) {
         for (number, slot) in self.slots.iter_mut().enumerate() {
             if slot.ended.is_none()
                 && let Ok(Some(status)) = slot.child.try_wait()
@@ -58,12 +98,24 @@ impl Workers {
             if is_left && since.elapsed() > PAUSE {
                 slot.restarts += 1;
                 let (count, of) = (slot.restarts, self.restarts);
-                warn(&format!("worker {number} ended ({status}); it is started again ({count} of {of})"));
-                slot.child = spawn(&mut slot.command)?;
-                slot.ended = None;
+                let name = self.numbers.name(number, self.each);
+                warn(&format!("{name} ended ({status}); it is started again ({count} of {of})"));
+                match spawn(&mut slot.command) {
+                    Ok(child) => (slot.child, slot.ended) = (child, None),
+                    Err(error) => {
+                        warn(&format!("{name}: {error}"));
+                        slot.ended = Some((status, Instant::now()));
+                    }
+                }
             }
         }
-        Ok(())
+    }
+
+    /// The numbers and exit statuses of those that have failed for good.
+    pub(crate) fn failed(&self) -> Vec<(usize, ExitStatus)> {
+        let ended = self.slots.iter().enumerate();
+        let ended = ended.filter_map(|(number, slot)| Some((number, self.last_status(slot)?)));
+        ended.filter(|(_, status)| !status.success()).collect()
     }
 
     /// The number and exit status of one that has ended for good.
@@ -122,7 +174,7 @@ pub(crate) struct Tail {
 
 impl Tail {
     /// From these places of the logs on: a run that continues appends to them.
-    pub(crate) fn new(logs: Vec<(PathBuf, u64)>) -> Self {
+    pub(crate) fn new(logs: Vec<(PathBuf, u64)>, numbers: Numbers, each: u32) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         let over = Arc::clone(&is_over);
         let mut logs: Vec<Log> = logs.into_iter().map(|(path, start)| Log::new(path, start)).collect();
@@ -130,7 +182,9 @@ impl Tail {
             loop {
                 let is_last = over.load(Ordering::Relaxed);
                 for (number, log) in logs.iter_mut().enumerate() {
-                    log.lines(is_last).iter().for_each(|line| print(&format!("[worker {number}] {line}")));
+                    let lines = log.lines(is_last);
+                    let name = numbers.name(number, each);
+                    lines.iter().for_each(|line| print(&format!("[{name}] {line}")));
                 }
                 if is_last {
                     return;

@@ -344,7 +344,7 @@ fn a_killed_worker_is_replaced() {
     let mut end = String::new();
     printed.read_to_string(&mut end).unwrap();
     assert!(
-        end.contains("has saved the model; on its machine: grawa eval ") && end.contains("kept"),
+        end.contains("has saved the model of step ") && end.contains("on its machine: grawa eval "),
         "{end}"
     );
     let refused =

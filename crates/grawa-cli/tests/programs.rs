@@ -57,6 +57,24 @@ fn a_program_that_fails_is_started_again() {
     }
 }
 
+/// The program is gone when it is to be started again: that counts as another failure, and the other process is not ended by it.
+#[test]
+fn a_restart_that_fails_costs_that_process_only() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("program.sh");
+    let script =
+        "#!/bin/sh\n[ $GRAWA_LOCAL_RANK = 0 ] && { sleep 2; rm program.sh; exit 7; }\nsleep 7; echo there\n";
+    std::fs::write(&program, script).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let words = ["launch", "--workers", "2", "--restarts", "8", "--out", "run", "--", "./program.sh"];
+    let output = grawa(folder.path(), &words).output().unwrap();
+    let found = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{found}");
+    assert!(found.contains("worker 0: cannot start ./program.sh"), "{found}");
+    assert!(found.contains("[worker 1] there"), "{found}");
+}
+
 /// A worker with a recipe of its own cannot join a run that waits for programs with a session.
 #[test]
 fn a_run_without_a_recipe_is_for_sessions() {

@@ -19,6 +19,10 @@ pub enum Call {
         /// Which of the group's centres.
         centre: u8,
     },
+    /// Exchange messages when the budget is spent: it begins when every connected member has arrived, however late.
+    FinalBarrier,
+    /// Exchange messages for the last time. When it is committed the run is over.
+    Finish,
 }
 
 impl Call {
@@ -27,7 +31,15 @@ impl Call {
         match self {
             Call::Gather => "gather",
             Call::Mix { .. } => "mix",
+            Call::FinalBarrier => "final barrier",
+            Call::Finish => "finish",
         }
+    }
+
+    /// Whether it moves messages. A plan that a lost member was part of is not carried out; messages are gathered without it.
+    #[cfg(feature = "group")]
+    pub(crate) fn is_gather(self) -> bool {
+        !matches!(self, Call::Mix { .. })
     }
 }
 

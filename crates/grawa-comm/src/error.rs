@@ -95,6 +95,25 @@ pub enum Error {
     /// The coordinator cannot be reached. A worker at the beginning of a round may continue to train and try again.
     #[error("the coordinator cannot be reached")]
     OutOfContact,
+    /// The run ended without this worker.
+    #[error(
+        "the run is over: the others ended it while this worker was away, and it has none of their last model; take that from \
+         where they saved it"
+    )]
+    Over,
+    /// Not all workers that the run begins with have come.
+    #[error(
+        "{joined} of the {founders} workers that the run begins with have come within {:.0} s: start the others, or fewer in all",
+        waited.as_secs_f64()
+    )]
+    TooFew {
+        /// Workers that have joined.
+        joined: u32,
+        /// Workers that the run begins with.
+        founders: u32,
+        /// How long this one has waited.
+        waited: std::time::Duration,
+    },
     /// The coordinator refused this worker.
     #[error("the coordinator refused this worker: {why}")]
     Refused {

@@ -123,6 +123,14 @@ pub trait Elastic: Collective {
     /// A round is over: this memory and the centre are the state that a joiner gets.
     fn publish(&mut self, memory: &[u8]) -> Result<(), Error>;
 
+    /// Gathers messages when the budget is spent. It begins when every connected member has called it, however late; one that was left
+    /// behind takes the published state first, see [`Elastic::rejoin`].
+    fn final_barrier(&mut self, message: &[u8], check: Check<'_>) -> Result<Gathered, Error>;
+
+    /// Gathers messages for the last time. Afterwards the run is over for the coordinator: only those that took part say how it ended, and
+    /// a member that comes later gets [`Error::Over`].
+    fn finish(&mut self, message: &[u8], check: Check<'_>) -> Result<Gathered, Error>;
+
     /// After [`Error::Behind`]: gets the centre of the others, and returns their memory.
     fn rejoin(&mut self) -> Result<Vec<u8>, Error>;
 }

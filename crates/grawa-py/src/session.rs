@@ -143,6 +143,16 @@ impl Session {
         self.is_alone
     }
 
+    /// The workers of the last round; after the last one those that have the final model.
+    fn members(&self) -> PyResult<Vec<u32>> {
+        self.look(grawa_session::Session::members)
+    }
+
+    /// Whether the run has ended for this worker without the others.
+    fn has_ended_alone(&self) -> PyResult<bool> {
+        self.look(grawa_session::Session::has_ended_alone)
+    }
+
     /// Whether each step needs the norm of each tensor's gradient.
     fn wants_norms(&self) -> PyResult<bool> {
         self.look(grawa_session::Session::wants_norms)
@@ -178,7 +188,7 @@ impl Session {
         let budget = self.settings.budget;
         self.look(|session| {
             let at = session.progress();
-            (at.steps, at.epochs, at.elapsed.as_secs_f64(), budget.share(&at))
+            (at.steps, at.epochs, at.elapsed.as_secs_f64(), budget.share(&at).min(1.0))
         })
     }
 
@@ -248,9 +258,9 @@ impl Session {
         let mut parameters = std::mem::take(&mut *spare());
         parameters.clear();
         arrays.iter().try_for_each(|array| array.append_to(&mut parameters))?;
-        let ((result, parameters), signal) = self.with(py, meanwhile, move |session| {
+        let ((result, parameters, members), signal) = self.with(py, meanwhile, move |session| {
             let result = session.round_owned(&scores, &mut parameters);
-            result.map(|result| (result, parameters))
+            result.map(|result| (result, parameters, session.members()))
         })?;
         write(&arrays, &parameters).map_err(|error| {
             GrawaError::new_err(format!(
@@ -262,8 +272,6 @@ impl Session {
         signal.map_or(Ok(()), Err)?;
         let RoundResult { round, was_replaced, is_alone, events, warning } = result;
         let text = |event: &Event| serde_json::to_string(event).map_err(wrong);
-        let mixed = round.as_ref().and_then(|round| round.mixed.last());
-        let members = mixed.map(|mixed| mixed.workers.clone()).unwrap_or_default();
         let round = round.map(|round| text(&Event::Round(round))).transpose()?;
         Ok((
             round,

@@ -44,5 +44,5 @@ def environment() -> dict[str, str]:
 
 def said(output: subprocess.CompletedProcess[str], word: str) -> list[str]:
     """What workers printed after this word."""
-    lines = [line.split("] ", 1)[-1] for line in output.stdout.splitlines() if line.startswith("[worker")]
+    lines = [line.split("] ", 1)[-1] for line in output.stdout.splitlines() if line.startswith(("[worker", "[process"))]
     return [line[len(word) :].strip() for line in lines if line.startswith(word)]

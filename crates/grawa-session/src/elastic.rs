@@ -151,6 +151,8 @@ pub struct ElasticState {
     /// It has published its state, and before which operation.
     pub(crate) has_published: bool,
     pub(crate) published_at: u64,
+    /// That state, as others take it.
+    pub(crate) published: Vec<u8>,
     /// Processes that write checkpoints.
     pub(crate) keepers: Vec<u32>,
     /// It has just taken the state of the others, and takes part in the next round without a step.
@@ -193,7 +195,12 @@ impl Process {
     /// The same for a checkpoint; inside an interrupted cycle, that of its beginning.
     pub fn held(&self, broken_off: bool) -> Result<Option<GroupCheckpoint>, Error> {
         let Membership::Elastic(all, elastic) = &self.membership else { return Ok(None) };
-        let memory = String::from_utf8_lossy(&encode(&self.remembered(elastic))?).into_owned();
+        // The members may have changed since it was published.
+        let memory = match broken_off && !elastic.published.is_empty() {
+            true => elastic.published.clone(),
+            false => encode(&self.remembered(elastic))?,
+        };
+        let memory = String::from_utf8_lossy(&memory).into_owned();
         let meeting = if broken_off { elastic.published_at } else { all.next_operation() };
         Ok(Some(GroupCheckpoint { run: elastic.run, meeting, memory }))
     }
@@ -223,8 +230,9 @@ impl Process {
         self.take_shards()?;
         let Membership::Elastic(_, elastic) = &self.membership else { return Ok(()) };
         let remembered = encode(&self.remembered(elastic))?;
-        if let Membership::Elastic(all, _) = &mut self.membership {
+        if let Membership::Elastic(all, elastic) = &mut self.membership {
             all.publish(&remembered)?;
+            elastic.published = remembered;
         }
         Ok(())
     }
@@ -327,10 +335,14 @@ impl Process {
             counts: counts.clone(),
             has_published: true,
             published_at,
+            published: bytes.to_vec(),
             at_once: true,
             deals_batches: elastic.deals_batches,
             ..ElasticState::default()
         };
+        let ends = self.common.milestones.is_spent(&Position { elapsed, ..at });
+        let was_there = ends && self.was_there(&at, &centre);
+        self.is_late &= was_there;
         self.set.set_centre(crate::worker_set::Slot::All, Arc::clone(&centre))?;
         for worker in &mut self.workers {
             let number = id + worker.index as u32;
@@ -353,6 +365,9 @@ impl Process {
         (self.before, self.began) = (elapsed, (self.common.clock)());
         self.levels.iter_mut().zip(memories).for_each(|(level, memories)| level.memories = memories);
         self.processes = vec![(id, self.workers.iter().map(|worker| worker.id).collect())];
+        if ends && !was_there {
+            self.take_final_state(&centre)?;
+        }
         self.take_shards()
     }
 
@@ -369,6 +384,11 @@ impl Process {
     pub fn train_alone(&mut self) -> Result<(), Error> {
         if self.common.stop.load(Ordering::Relaxed) {
             return Err(grawa_comm::Error::OutOfContact.into());
+        }
+        if self.is_spent() {
+            // Nothing is left to train: it waits for the others.
+            std::thread::sleep(PAUSE);
+            return Ok(());
         }
         if self.waits_for_examples() {
             return Ok(());

@@ -199,7 +199,10 @@ impl Process {
         loop {
             let mine: Vec<(u32, f64, bool)> =
                 self.workers.iter().map(|worker| (worker.id, worker.loss, worker.finite)).collect();
-            let workers = self.gather_view(mine)?;
+            let mut workers = self.gather_view(mine)?;
+            // Workers that took the final state of the others have no part in it.
+            let without_part = self.without_part(workers.iter().map(|(id, ..)| *id));
+            workers.iter_mut().for_each(|(id, _, counts)| *counts &= !without_part.contains(id));
             let plan = view(method, &self.common.layout, &workers)?;
             let leader = plan.weights.of(0).iter().position(|&weight| weight == 1.0);
             match self.mix(Group::View, Slot::View, &plan, Vectors::Parameters) {
@@ -307,6 +310,8 @@ impl Process {
                 return Err(Error::Garbled { worker: *worker, found: found.len() });
             }
             if *policy == BatchNorm::Average {
+                let without_part = self.without_part(workers.iter().map(|(worker, _)| *worker));
+                workers.retain(|(worker, _)| !without_part.contains(worker));
                 let workers: Vec<Vec<f32>> =
                     workers.into_iter().map(|(_, numbers)| narrow(numbers)).collect();
                 return Ok(vec![(None, Arc::new(average(layout, &workers)))]);

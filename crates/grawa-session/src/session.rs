@@ -170,7 +170,32 @@ pub struct Session {
     stop: Stop,
     reason: Reason,
     finished: Option<Finished>,
+    /// Whether the run ended for this worker without the others.
+    has_ended_alone: bool,
+    /// For how long the coordinator has been out of reach, if there is one, and how long that may last.
+    out_of_contact: Option<Box<dyn Fn() -> Option<Duration> + Send + Sync>>,
+    patience: Duration,
+    /// Asks all others to stop together, where there is a coordinator.
+    ask_all_to_stop: Option<Box<dyn Fn() + Send + Sync>>,
 }
+
+impl Drop for Session {
+    /// All were asked to stop together, and this worker leaves without the round in which the others would learn of it.
+    fn drop(&mut self) {
+        if self.stop.together.load(Ordering::Relaxed)
+            && self.finished.is_none()
+            && let Some(ask) = &self.ask_all_to_stop
+        {
+            ask();
+        }
+    }
+}
+
+/// How often a worker at the end of its budget looks for the coordinator.
+const PAUSE: Duration = Duration::from_millis(100);
+/// The workers that the run begins with are waited for this many times longer than the coordinator.
+#[cfg(feature = "group")]
+const FOUNDERS: u32 = 10;
 
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -216,17 +241,30 @@ impl Session {
         let checkpoint: Option<(GroupCheckpoint, Vec<f32>)> =
             checkpoint.map(|bytes| crate::round_message::decode(joiner.worker, bytes)).transpose()?;
         let options = TransferOptions { overlap: false, bf16: settings.wire == Format::Bf16 };
-        Session::start(settings, pacing, Some(reporter), parameters, |common, set, start| {
-            // All must enter with the same centre, and they bring parameters of their own; the first round replaces it.
-            let (method, centre) = (&common.method, vec![0.0; start.parameters.len()]);
-            let entered = Entered::new(joiner, method, settings.workers, centre, checkpoint, options)?;
-            let is_late = entered.is_late();
-            let mut process = entered.process(common, set, vec![start])?;
-            if let Some(elastic) = process.membership.elastic_mut() {
-                elastic.deals_batches = settings.pace == Pace::Free;
-            }
-            Ok((process, is_late))
-        })
+        let (contact, patience) = (joiner.contact(), joiner.patience);
+        joiner.wait_at_most(patience, patience.saturating_mul(FOUNDERS));
+        let (asked, asks) = (reporter.clone(), reporter.clone());
+        let mut session =
+            Session::start(settings, pacing, Some(reporter), parameters, |common, set, start| {
+                let (together, stop) = (Arc::clone(&common.together), Arc::clone(&common.stop));
+                asked.on_stop(move || {
+                    together.store(true, Ordering::Relaxed);
+                    stop.store(true, Ordering::Relaxed);
+                });
+                // All must enter with the same centre, and they bring parameters of their own; the first round replaces it.
+                let (method, centre) = (&common.method, vec![0.0; start.parameters.len()]);
+                let entered = Entered::new(joiner, method, settings.workers, centre, checkpoint, options)?;
+                let is_late = entered.is_late();
+                let mut process = entered.process(common, set, vec![start])?;
+                if let Some(elastic) = process.membership.elastic_mut() {
+                    elastic.deals_batches = settings.pace == Pace::Free;
+                }
+                Ok((process, is_late))
+            })?;
+        session.out_of_contact = Some(Box::new(move || contact.lost_for()));
+        session.ask_all_to_stop = Some(Box::new(move || asks.ask_all_to_stop()));
+        session.patience = patience;
+        Ok(session)
     }
 
     /// A worker of a fixed number of processes; all must call it, with the same settings: otherwise all get an error
@@ -344,11 +382,21 @@ impl Session {
             stop,
             reason: Reason::Spent,
             finished: None,
+            has_ended_alone: false,
+            out_of_contact: None,
+            patience: Duration::MAX,
+            ask_all_to_stop: None,
         };
         session.report_start(is_late)?;
         session.process.settled = Some(session.process.at);
         session.process.began = (common.clock)();
-        session.begin_cycle()?;
+        if is_late && session.process.is_spent() {
+            // The others wait for it at the end.
+            session.hold_round()?;
+            session.due = if session.due == Due::End { Due::End } else { Due::Evaluate };
+        } else {
+            session.begin_cycle()?;
+        }
         parameters.copy_from_slice(&session.shared.lock().parameters);
         session.began_with = digest(parameters);
         Ok(session)
@@ -401,7 +449,24 @@ impl Session {
     /// The progress of the run, for learning-rate schedules: all workers have the same, also one that joined late.
     pub fn progress(&self) -> Progress {
         let (at, cycle) = (&self.process.at, &self.cycle);
-        self.process.common.milestones.progress(at, self.process.workers[0].in_cycle, cycle.members)
+        let mut progress =
+            self.process.common.milestones.progress(at, self.process.workers[0].in_cycle, cycle.members);
+        if self.is_alone {
+            // No round sets the clocks of all.
+            progress.elapsed = progress.elapsed.max(self.process.elapsed());
+        }
+        progress
+    }
+
+    /// The workers of the last round; after the last one those that have the final model. They do not change when others leave then.
+    pub fn members(&self) -> Vec<u32> {
+        self.process.processes.iter().flat_map(|(_, workers)| workers.iter().copied()).collect()
+    }
+
+    /// Whether the run has ended for this worker without the others: the coordinator was out of reach for longer than the joiner's patience.
+    /// Then its parameters are its own, and no model was made of those of all.
+    pub fn has_ended_alone(&self) -> bool {
+        self.has_ended_alone
     }
 
     /// The centre after the last round.
@@ -563,16 +628,28 @@ impl Session {
         expect("the parameters", parameters.len(), self.settings.layout.len())?;
         expect("the statistics", statistics.len(), self.settings.statistics.as_ref().map_or(0, Layout::len))?;
         self.shared.lock().parameters = parameters.to_vec();
-        let made = self
-            .make_evaluated(parameters)
-            .and_then(|parameters| Ok((parameters, self.average_statistics(statistics)?)));
-        let made = match made {
-            Ok((parameters, statistics)) => Some(EvaluatedModel { parameters, statistics }),
-            // The next round finds out.
-            Err(Error::Comm(CommError::Behind | CommError::OutOfContact)) => None,
-            Err(error) => return Err(error),
+        let made = loop {
+            let made = self
+                .make_evaluated(parameters)
+                .and_then(|parameters| Ok((parameters, self.average_statistics(statistics)?)));
+            match made {
+                Ok((parameters, statistics)) => break Some(EvaluatedModel { parameters, statistics }),
+                // The last model is made once more: there is no next round.
+                Err(Error::Comm(CommError::Behind)) if self.process.is_spent() => self.hold_round()?,
+                // The next round finds out.
+                Err(Error::Comm(CommError::Behind | CommError::OutOfContact)) => break None,
+                Err(error) => return Err(error),
+            }
+            if self.due == Due::End || !self.process.is_spent() {
+                break None;
+            }
         };
-        self.begin_cycle()?;
+        if made.is_none() && self.process.is_spent() && self.due != Due::End {
+            self.end_alone(Reason::Spent);
+        }
+        if self.due != Due::End {
+            self.begin_cycle()?;
+        }
         self.given_at = (self.process.common.clock)();
         Ok(made)
     }
@@ -593,8 +670,10 @@ impl Session {
         if let Some((worker, found)) = all.iter().find(|(_, found)| found.len() != layout.len()) {
             return Err(Error::Garbled { worker: *worker, found: found.len() });
         }
+        let without_part = self.process.without_part(all.iter().map(|(worker, _)| *worker));
+        let takes_part = |(worker, _): &(u32, Vec<f64>)| !without_part.contains(worker);
         let narrow = |(_, numbers): (u32, Vec<f64>)| numbers.into_iter().map(|x| x as f32).collect();
-        let all: Vec<Vec<f32>> = all.into_iter().map(narrow).collect();
+        let all: Vec<Vec<f32>> = all.into_iter().filter(takes_part).map(narrow).collect();
         Ok(crate::evaluate::average(layout, &all))
     }
 
@@ -608,9 +687,18 @@ impl Session {
     /// Reports the end of the run. All workers must call it when [`Due::End`] is due.
     pub fn finish(mut self) -> Result<Finished, Error> {
         self.expect_due("finish", Due::End)?;
-        self.process.finish(self.reason)?;
+        match self.has_ended_alone {
+            true => self.process.end_alone(self.reason),
+            false => match self.process.finish(self.reason) {
+                // Another coordinator goes on from the final state. This worker has done its part.
+                Err(Error::Comm(CommError::Behind)) => self.process.end_alone(self.reason),
+                finished => finished?,
+            },
+        }
         self.pass_on_events()?;
-        self.finished.take().ok_or_else(|| Error::NobodyLeft { why: "the run ended without a result".into() })
+        self.finished
+            .clone()
+            .ok_or_else(|| Error::NobodyLeft { why: "the run ended without a result".into() })
     }
 
     fn check_norms(&self, norms: &[f64]) -> Result<(), Error> {
@@ -643,26 +731,48 @@ impl Session {
         Ok(if goes_on { Due::Step } else { Due::Round })
     }
 
-    /// Ends the cycle with all others. A worker that was left behind takes their state and tries again.
+    /// Ends the cycle with all others. A worker that was left behind takes their state and tries again. When the budget is spent all wait
+    /// for each other.
     fn hold_round(&mut self) -> Result<(), Error> {
         loop {
-            match self.process.cycle() {
+            let held = match self.process.is_spent() {
+                true => Ok(false),
+                false => self.process.cycle(),
+            };
+            let held = match held {
+                Ok(false) if self.process.is_spent() => self.process.final_barrier().map(|()| false),
+                held => held,
+            };
+            let held = match held {
+                Err(Error::Comm(CommError::Behind)) => match self.process.rejoin() {
+                    Ok(()) => continue,
+                    Err(error) => Err(error),
+                },
+                held => held,
+            };
+            match held {
                 Ok(false) => return Ok(()),
                 Ok(true) => {
                     (self.due, self.reason) = (Due::End, Reason::Interrupted);
                     return Ok(());
                 }
-                Err(Error::Comm(CommError::Behind)) => {
-                    self.process.rejoin()?;
-                    if self.process.common.milestones.is_spent(&self.process.at) {
-                        return Ok(());
-                    }
+                // The others have stopped without waiting for it.
+                Err(Error::Comm(CommError::Over)) if self.process.is_asked_to_stop_together() => {
+                    return Ok(self.end_alone(Reason::Interrupted));
+                }
+                Err(Error::Comm(CommError::OutOfContact)) if self.stop.asked.load(Ordering::Relaxed) => {
+                    return Err(CommError::OutOfContact.into());
                 }
                 Err(Error::Comm(CommError::OutOfContact)) => {
-                    if self.stop.asked.load(Ordering::Relaxed) {
-                        return Err(CommError::OutOfContact.into());
-                    }
                     self.is_alone = true;
+                    if self.settings.budget.is_spent(&self.progress()) {
+                        if self.has_given_up() {
+                            return Ok(self.end_alone(Reason::Spent));
+                        }
+                        std::thread::sleep(PAUSE);
+                        self.is_alone = false;
+                        continue;
+                    }
                     self.due = match self.process.waits_for_examples() {
                         true => Due::Round,
                         false => Due::Step,
@@ -672,6 +782,18 @@ impl Session {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Whether the coordinator has been out of reach for longer than this worker waits for it.
+    fn has_given_up(&self) -> bool {
+        self.out_of_contact
+            .as_ref()
+            .is_some_and(|lost_for| lost_for().is_none_or(|lost| lost > self.patience))
+    }
+
+    /// The run ends for this worker without the others.
+    fn end_alone(&mut self, reason: Reason) {
+        (self.due, self.reason, self.has_ended_alone) = (Due::End, reason, true);
     }
 
     /// All that was due is done: the next cycle begins, or the run ends.

@@ -6,7 +6,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use grawa_comm::group::{CoordinatorServer, Joiner, Security, Settings, TransferOptions};
+use grawa_comm::group::{CoordinatorServer, Joiner, RoundWait, Security, Settings, TransferOptions};
 use grawa_comm::{Heartbeat, Outcome};
 use grawa_core::norm::norms;
 use grawa_core::{
@@ -519,7 +519,8 @@ fn come_and_go(case: &Case) {
     let what = format!("{} {:?} {:?}", case.method, case.options, case.pace);
     let usual = coordinator_settings(&case.method, FOUNDERS, case.pace);
     let heartbeat = usual.heartbeat.min(Duration::from_millis(20));
-    let settings = Settings { round_wait: (WAIT, WAIT, 8.0), silence: LONG, heartbeat, ..usual };
+    let round_wait = RoundWait { shortest: WAIT, longest: WAIT, ..RoundWait::default() };
+    let settings = Settings { round_wait, silence: LONG, heartbeat, ..usual };
     let host = CoordinatorServer::new("127.0.0.1:0", Security::Plain, settings, 1, vec![1], None).unwrap();
     let address = host.address().to_string();
     let (begins, is_awake) = (AtomicBool::new(false), AtomicBool::new(false));

@@ -14,6 +14,7 @@ use grawa_session::Pacing;
 use grawa_session::enter::{Entered, first_shard, workers_of};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Why workers cannot join and leave in a run of this recipe, if they cannot.
 pub fn objection(recipe: &Recipe) -> Option<String> {
@@ -77,6 +78,11 @@ impl Run {
             return Err(Error::Session(grawa_session::Error::NotElastic { why: why.into() }));
         }
         let reporter = joiner.reporter();
+        let asked = stop.clone();
+        reporter.on_stop(move || {
+            asked.together.store(true, Ordering::Relaxed);
+            asked.asked.store(true, Ordering::Relaxed);
+        });
         let part = |worker: u32| Part {
             worker: first_shard(worker, founders),
             velocity: vec![0.0; parameters.len()],

@@ -25,8 +25,9 @@ impl Group {
     fn new(count: usize) -> Self {
         let settings = Settings { founders: count as u32, ..Settings::default() };
         let coordinator = Coordinator::new(settings, 7, Vec::new(), &[]);
-        let member =
-            |n: usize| Member::new(1 << 40 | n as u64, format!("10.1.{}.{}:40000", n / 250, n % 250), 1);
+        let member = |n: usize| {
+            Member::new(1 << 40 | n as u64, format!("10.1.{}.{}:40000", n / 250, n % 250), 1, None)
+        };
         let members = (0..count).map(member).collect();
         let mut group =
             Group { coordinator, members, actions: VecDeque::new(), bytes: vec![0; count], rounds: 0 };

@@ -118,6 +118,8 @@ pub enum ToCoordinator {
         /// The fingerprint.
         fingerprint: u64,
     },
+    /// All members are to stop together, within a step: it leaves without another round.
+    Stop,
 }
 
 /// What a worker proposes to a coordinator that has no charter.
@@ -216,6 +218,15 @@ pub enum ToMember {
         charter: Vec<u8>,
         /// Milliseconds between heartbeats.
         heartbeat: u64,
+    },
+    /// The coordinator asks all members to stop together, within a step.
+    Stop,
+    /// The run is over, and this member was not there when it ended.
+    Over,
+    /// Before the run begins: how many workers have joined.
+    Joined {
+        /// How many.
+        workers: u32,
     },
 }
 

@@ -183,7 +183,7 @@ fn a_round_that_has_begun_is_not_changed() {
 
 fn told(actions: &[Action]) -> Vec<(u32, Vec<u8>)> {
     let told = actions.iter().filter_map(|action| match action {
-        Action::Report { worker, report } => Some((*worker, report.clone())),
+        Action::Report { worker, report, .. } => Some((*worker, report.clone())),
         _ => None,
     });
     told.collect()
@@ -290,9 +290,25 @@ fn one_member_out_of_step_does_not_end_the_run() {
     assert!(matches!(ended(&actions), Some(End::OutOfStep { .. })), "{actions:?}");
 }
 
-/// A member that others complain about still has a vote on the end of the run.
+/// Everyone in this group calls an operation and is done with it.
+fn run_operation(coordinator: &mut Coordinator, op: u64, call: Call, sessions: &[u64]) -> Vec<Action> {
+    let now = Duration::from_millis(1);
+    let mut actions = Vec::new();
+    for session in sessions {
+        let message = arrive(op, call);
+        actions.extend(coordinator.handle(Input::Message { session: *session, message }, now));
+    }
+    let epoch = coordinator.epoch;
+    for session in sessions {
+        let message = ToCoordinator::Done { attempt: (epoch, op, 1), digest: 3 };
+        actions.extend(coordinator.handle(Input::Message { session: *session, message }, now));
+    }
+    actions
+}
+
+/// A member that complains about all others, and then ends the run alone, does not end it.
 #[test]
-fn complaints_take_nobodys_vote() {
+fn complaints_do_not_end_the_run() {
     let mut coordinator = moving(2);
     let epoch = coordinator.epoch;
     let mut now = Duration::from_millis(1);
@@ -302,9 +318,42 @@ fn complaints_take_nobodys_vote() {
         now += Duration::from_millis(250);
         coordinator.handle(Input::Tick, now);
     }
-    let seat = &coordinator.roster[&1];
-    assert!(seat.state != MemberState::Active && seat.has_vote(), "{seat:?}");
-    assert!(!coordinator.roster[&2].has_vote(), "a member that never took part has none");
+    assert_ne!(coordinator.roster[&1].state, MemberState::Active);
+    run_operation(&mut coordinator, 2, Call::Finish, &[0]);
+    assert_eq!((coordinator.op, coordinator.voters().len()), (3, 0));
+}
+
+/// Only members of the operation that ended the run have votes, by token; those that come later are told that it is over.
+#[test]
+fn those_that_ended_the_run_have_votes() {
+    let mut coordinator = group(3);
+    // One that has never arrived, though it claims the committed state.
+    hear(&mut coordinator, 7, hello(900));
+    let report = |coordinator: &mut Coordinator, session: u64| {
+        let actions = hear(coordinator, session, ToCoordinator::Report(vec![1]));
+        actions.iter().find_map(|action| match action {
+            Action::Report { voter, .. } => Some(*voter),
+            _ => None,
+        })
+    };
+    assert_eq!(report(&mut coordinator, 0), Some(None), "the run is not over");
+    let actions = run_operation(&mut coordinator, 1, Call::Finish, &[0, 1, 2]);
+    let over = |actions: &[Action], to: u64| {
+        actions.iter().any(
+            |action| matches!(action, Action::Send { session, message: ToMember::Over } if *session == to),
+        )
+    };
+    assert!(over(&actions, 7) && !(0..3).any(|session| over(&actions, session)), "{actions:?}");
+    assert_eq!(coordinator.voters().len(), 3);
+    assert!(report(&mut coordinator, 0).flatten().is_some());
+    assert_eq!(report(&mut coordinator, 7).flatten(), None);
+    // Nobody else begins again where the others ended, also when all have left.
+    (0..3).for_each(|session| drop(hear(&mut coordinator, session, ToCoordinator::Leave)));
+    let actions = hear(&mut coordinator, 8, hello(901));
+    assert!(over(&actions, 8), "{actions:?}");
+    hear(&mut coordinator, 8, ToCoordinator::Enter(StateVersion { op: 1, digest: 5 }));
+    let later = coordinator.handle(Input::Tick, Duration::from_secs(300));
+    assert!(!later.iter().any(|it| matches!(it, Action::Send { message: ToMember::Ready { .. }, .. })));
 }
 
 /// A member that was refused because it sent too much does not get a new limit when it joins again.
@@ -451,7 +500,7 @@ fn the_rate_limit_survives_a_leave() {
     assert!(sent - again <= 32 << 20, "{sent} bytes at once");
 }
 
-/// Who only says that it holds the committed state is not waited for, and has no vote, until it has arrived once.
+/// Who only says that it holds the committed state is not waited for until it has arrived once.
 #[test]
 fn a_claim_is_no_membership() {
     let mut coordinator = group(2);
@@ -461,13 +510,13 @@ fn a_claim_is_no_membership() {
     hear(&mut coordinator, 9, ToCoordinator::Enter(stand));
     let claims = |coordinator: &Coordinator| {
         let record = coordinator.roster.values().find(|record| record.token == 900).unwrap();
-        (record.state, record.has_vote())
+        record.state
     };
-    assert_eq!(claims(&coordinator), (MemberState::Ready, false));
+    assert_eq!(claims(&coordinator), MemberState::Ready);
     for session in [9, 0, 1] {
         hear(&mut coordinator, session, arrive(1, Call::Gather));
     }
-    assert_eq!(claims(&coordinator), (MemberState::Active, true));
+    assert_eq!(claims(&coordinator), MemberState::Active);
     // A member that took part, and whose connection broke, is waited for.
     hear(&mut coordinator, 8, hello(100));
     assert_eq!(coordinator.roster[&0].state, MemberState::Active);

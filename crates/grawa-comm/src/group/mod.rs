@@ -30,6 +30,7 @@ mod slow_link_tests;
 mod tests;
 
 pub use coordinator::Settings;
+pub use coordinator::deadline::RoundWait;
 pub use coordinator::event::CoordinatorEvent;
 pub use coordinator::journal::Past;
 pub use coordinator::roster::MemberState;

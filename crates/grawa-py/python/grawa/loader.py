@@ -70,6 +70,26 @@ class DealtBatches(Sampler[list[int]]):
         return False
 
 
+class Pass(Iterator[Any]):
+    """One pass of a loader. When the run is over it ends with :class:`RunIsOver`: a ``for`` loop takes that as its end, and a bare
+    ``next()`` shows why there is no further batch."""
+
+    def __init__(self, run: Run, batches: Iterator[Any]) -> None:
+        self._run, self._batches = run, batches
+
+    def __next__(self) -> Any:
+        try:
+            return next(self._batches)
+        except StopIteration:
+            if self._run.is_over:
+                raise RunIsOver("the run is over: look at run.is_over before next(batches)") from None
+            raise
+
+
+class RunIsOver(StopIteration):
+    """What ``next(batches)`` raises when the run is over."""
+
+
 class Loader:
     """The batches of a ``torch.utils.data.DataLoader``, dealt by the run. One pass ends with the epoch of the run: with the first round
     after all workers together have read every example once. It takes the arguments of a ``DataLoader`` except those that say which
@@ -84,6 +104,9 @@ class Loader:
         self._iterator: Iterator[Any] | None = None
 
     def __iter__(self) -> Iterator[Any]:
+        return Pass(self._run, self._pass())
+
+    def _pass(self) -> Iterator[Any]:
         run = self._run
         run.start()
         run.begin_epoch()

@@ -99,7 +99,7 @@ class Session:
         self._counts = sum(_product(shape) for _, shape in statistics)
         self._process = os.getpid()
         self.worker: int = self._native.worker()
-        self.members: list[int] = list(range(self._native.workers()))
+        self.members: list[int] = self._native.members()
         self._progress = Progress(*self._native.progress())
         if self._native.is_alone():
             _note_alone()
@@ -121,7 +121,8 @@ class Session:
 
     @property
     def is_first(self) -> bool:
-        """Whether this worker has the lowest number of those in the last round: the one that prints."""
+        """Whether this worker has the lowest number of those in the last round: the one that prints. At the end exactly one worker is it,
+        and stays it when others leave."""
         return self.worker <= min(self.members, default=self.worker)
 
     @property
@@ -189,10 +190,11 @@ class Session:
         text, members, events, self.was_replaced, self.is_out_of_contact, warning = held
         if warning is not None:
             warnings.warn(warning, stacklevel=3)
+        if not self.is_out_of_contact:
+            self.members, self.worker = members, self._native.worker()
         if text is None:
             return False
         self._answer = (text, events, self.was_replaced)
-        self.members, self.worker = members, self._native.worker()
         return True
 
     def _last_round(self) -> Round | None:
@@ -205,6 +207,8 @@ class Session:
     _held: Round | None = None
     was_replaced = False
     """Whether the last round replaced the parameters: then drop the state of your optimizer."""
+    has_ended_alone = False
+    """Whether the run ended for this worker without the others: the coordinator was out of reach for longer than its patience."""
     is_out_of_contact = False
     """Whether the last round found no connection to the others."""
 
@@ -244,6 +248,13 @@ class Session:
     def finish(self) -> Progress:
         """Reports the end of the run, which must be due."""
         progress = self.progress
+        if self._native.has_ended_alone():
+            warnings.warn(
+                "the coordinator was out of reach at the end of the run: this worker has ended with its own parameters, and no model was "
+                "made of those of all",
+                stacklevel=2,
+            )
+            self.has_ended_alone = True
         self._keep_in_folder()
         self._native.finish()
         return progress

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import math
 import os
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -95,7 +94,10 @@ def join(
 
 
 class Run:
-    """A worker's part in a run, made by ``grawa.join``."""
+    """A worker's part in a run, made by ``grawa.join``.
+
+    At the end all workers wait for each other and have the same model in ``run.averaged()``, and exactly one is ``run.is_first``. A loop of
+    your own asks ``run.is_over``; ``run.epochs()`` and ``run.loader(...)`` end by themselves."""
 
     def __init__(
         self,
@@ -157,9 +159,8 @@ class Run:
         self._loader: Loader | None = None
         self._first_epoch = 0
         self.is_epoch_over = False
-        self.is_over = False
+        self._is_over = False
         self._has_left = False
-        self._has_warned = False
         _joined = weakref.ref(self)
 
     # The run.
@@ -216,6 +217,12 @@ class Run:
         return self
 
     @property
+    def is_over(self) -> bool:
+        """Whether the run is over for this worker: its budget is spent, all were asked to stop, or it has left. A loop of your own ends
+        then: ``while not run.is_over: ...``. A step of the optimizer after the end is an error."""
+        return self._is_over
+
+    @property
     def session(self) -> Session:
         """The session; an error before the run begins."""
         if self._session is None:
@@ -244,7 +251,7 @@ class Run:
 
     @property
     def is_first(self) -> bool:
-        """Whether this worker has the lowest number: the one that prints and saves."""
+        """Whether this worker has the lowest number: the one that prints and saves. At the end exactly one worker is it."""
         return self._session is None or self._session.is_first
 
     @property
@@ -395,8 +402,9 @@ class Run:
     # The end.
 
     def stop(self) -> None:
-        """All workers stop together, within a step."""
-        self.session.stop(together=True)
+        """All workers stop together, within a step; also if this one leaves its loop at once. After the end it does nothing."""
+        if not self.is_over and not self._has_left:
+            self.session.stop(together=True)
 
     def leave(self) -> None:
         """Leaves the run; the others continue."""
@@ -411,7 +419,7 @@ class Run:
             with suppress(GrawaError):
                 self._keep_last()
             self._session.leave()
-            self.is_over = True
+            self._is_over = True
 
     def __enter__(self) -> Run:
         return self
@@ -431,10 +439,10 @@ class Run:
 
     def _after_step(self) -> None:
         if self.is_over:
-            if not self._has_warned:
-                self._has_warned = True
-                warnings.warn("the run is over: steps of the optimizer are not counted any more", stacklevel=4)
-            return
+            raise RuntimeError(
+                f"the run is over, at step {self.progress.steps}: this step would be in no model of the run; leave your loop when run.is_over, "
+                "or call run.leave() to train on by yourself"
+            )
         session = self.session
         if self._own_steps == 0:
             refuse_wrapped(self._shared.parameters)
@@ -547,7 +555,9 @@ class Run:
     def _end(self) -> None:
         self._keep_last()
         self.session.finish()
-        self.is_over = self.is_epoch_over = True
+        if self.session.has_ended_alone:
+            self._evaluated = None
+        self._is_over = self.is_epoch_over = True
 
     def _scores(self) -> list[float]:
         """The norms of the gradient of a score batch. Gradients, statistics and the random state of the step stay as they are."""

@@ -1,7 +1,9 @@
 //! The exchange of messages between processes, and who is lost in it.
 
+use super::ending::Exchange;
 use super::{Messages, Process};
 use crate::Error;
+use crate::membership::Membership;
 use crate::round_message::{ProcessMessage, Tally, check, decode, encode};
 use crate::worker_set::{Slot, WorkerState};
 use grawa_comm::Lost;
@@ -44,14 +46,35 @@ impl Process {
 
     /// Gathers the messages of all processes, and counts what that took.
     pub(crate) fn gather(&mut self, mine: ProcessMessage) -> Result<Vec<(u32, ProcessMessage)>, Error> {
+        self.gather_in(Exchange::Usual, mine)
+    }
+
+    /// The same in an exchange of this kind.
+    pub(crate) fn gather_in(
+        &mut self,
+        exchange: Exchange,
+        mine: ProcessMessage,
+    ) -> Result<Vec<(u32, ProcessMessage)>, Error> {
         // Every worker counts as if it had sent its own part: the record does not depend on how workers are placed.
         let sizes: Vec<u64> = mine.workers.iter().map(|(_, message)| message.bytes()).collect();
-        let Some(all) = self.membership.all() else {
+        let bytes = encode(&mine)?;
+        let gathered = match &mut self.membership {
+            Membership::Elastic(all, _) if exchange == Exchange::FinalBarrier => {
+                Some(all.final_barrier(&bytes, &check::<ProcessMessage>)?)
+            }
+            Membership::Elastic(all, _) if exchange == Exchange::Finish => {
+                Some(all.finish(&bytes, &check::<ProcessMessage>)?)
+            }
+            membership => membership
+                .all()
+                .map(|all| all.gather_readable(&bytes, &check::<ProcessMessage>))
+                .transpose()?,
+        };
+        let Some(gathered) = gathered else {
             self.workers.iter_mut().zip(sizes).for_each(|(worker, bytes)| worker.tally.bytes += bytes);
             self.processes = vec![(0, mine.workers.iter().map(|(worker, _)| *worker).collect())];
             return Ok(vec![(0, mine)]);
         };
-        let gathered = all.gather_readable(&encode(&mine)?, &check::<ProcessMessage>)?;
         for (worker, bytes) in self.workers.iter_mut().zip(sizes) {
             worker.tally.bytes += bytes;
             worker.tally.times.wait += gathered.outcome.wait.as_secs_f64();

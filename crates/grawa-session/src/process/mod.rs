@@ -4,6 +4,7 @@
 //! follows is a function of these messages, so that all decide the same and there is no leader; one of them reports events. With one
 //! process, or one worker in each, the mathematics is that of [`grawa_core::Sequential`], bit for bit, when the pace is even.
 
+mod ending;
 mod exchange;
 mod report;
 mod round;
@@ -18,11 +19,12 @@ use crate::membership::Membership;
 use crate::milestones::{Milestones, Position};
 use crate::pace::Pacing;
 use crate::reporter::SendReport;
-use crate::round_message::{ProcessMessage, RoundMessage, Tally};
+use crate::round_message::{ProcessMessage, RoundMessage};
 use crate::snapshot::{BestModel, Pending, Snapshot, Snapshots};
 use crate::worker_set::{PerWorker, Slot, WorkerSet, WorkerState};
 use grawa_comm::{Collective, Error as CommError};
 use grawa_core::{Layout, Memory, Method, Optimizer, Schedule, Share, Tracker};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -139,6 +141,10 @@ pub struct Process {
     /// Why workers were lost, and whether that was the end of this process.
     reasons: Vec<Error>,
     is_reported: bool,
+    /// It missed the last round, and took the final state of the others.
+    pub(crate) is_late: bool,
+    /// Workers that have no part in the final evaluated model: those that were late.
+    pub(crate) without_part: BTreeSet<u32>,
 }
 
 /// What connects this process with the others.
@@ -253,6 +259,8 @@ impl Process {
             all_centre: Arc::default(),
             reasons: Vec::new(),
             is_reported: false,
+            is_late: false,
+            without_part: BTreeSet::new(),
         })
     }
 
@@ -268,8 +276,17 @@ impl Process {
         loop {
             match self.turn() {
                 Ok(None) => {}
-                Ok(Some(reason)) => return self.finish(reason),
+                Ok(Some(reason)) => match self.finish(reason) {
+                    // Another coordinator continues from the final state: all end once more.
+                    Err(Error::Comm(CommError::Behind)) => self.rejoin()?,
+                    ended => return ended,
+                },
                 Err(Error::Comm(CommError::Behind)) => self.rejoin()?,
+                // The others have stopped without waiting for it.
+                Err(Error::Comm(CommError::Over)) if self.is_asked_to_stop_together() => {
+                    self.end_alone(Reason::Interrupted);
+                    return Ok(());
+                }
                 Err(Error::Comm(CommError::OutOfContact)) => self.train_alone()?,
                 Err(error) => return Err(error),
             }
@@ -295,6 +312,9 @@ impl Process {
         let common = Arc::clone(&self.common);
         let milestones = &common.milestones;
         let spent = milestones.is_spent(&self.at);
+        if spent {
+            self.final_barrier()?;
+        }
         let is_new = |history: &[Evaluated], at: &Position| {
             history.last().is_none_or(|last| last.at.steps != at.steps)
         };
@@ -421,7 +441,7 @@ impl Process {
     }
 
     /// Training time by this process's clock.
-    fn elapsed(&self) -> Duration {
+    pub(crate) fn elapsed(&self) -> Duration {
         self.before + (self.common.clock)().saturating_sub(self.began)
     }
 
@@ -433,22 +453,6 @@ impl Process {
             self.before = Duration::try_from_secs_f64(spent).unwrap_or_default();
             self.began = (self.common.clock)();
         }
-    }
-
-    /// Says how the run ended.
-    pub(crate) fn finish(&mut self, reason: Reason) -> Result<(), Error> {
-        let message = |worker: &mut WorkerState| {
-            worker.past.add(&worker.tally);
-            worker.tally = Tally::default();
-            let tally =
-                Tally { steps: worker.taken, loss: 0.0, times: worker.past.times, bytes: worker.past.bytes };
-            (worker.id, RoundMessage { taken: worker.taken, tally, ..RoundMessage::default() })
-        };
-        let workers = self.workers.iter_mut().map(message).collect();
-        let heads = self.gather(ProcessMessage { workers, ..self.reporter_state() })?;
-        self.elect_reporter(&heads);
-        self.report_end(&heads, reason);
-        Ok(())
     }
 }
 

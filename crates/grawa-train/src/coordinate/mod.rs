@@ -26,7 +26,6 @@ use grawa_comm::group::{
 use grawa_comm::{Lost, Why};
 use grawa_session::coordinator_settings;
 use reporter_gate::{Group, ReporterGate};
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -77,6 +76,8 @@ pub enum Control {
 pub struct Outcome {
     /// The end that most workers reported, if they did.
     pub finished: Option<Finished>,
+    /// Where the last event left the run: steps of each worker.
+    pub step: u64,
     /// Whether any worker has written a checkpoint.
     pub has_checkpoint: bool,
     /// The last one that a worker reported.
@@ -330,20 +331,9 @@ impl Following<'_> {
         self.record(&Event::Fault(Fault { at: self.at, worker, what }))
     }
 
-    /// Those of whom most must report the end.
-    fn voters(&self) -> BTreeSet<u32> {
-        self.server.status().workers.iter().filter(|one| one.has_vote).map(|one| one.worker).collect()
-    }
-
-    fn run_continues(&mut self) {
-        let mut votes = std::mem::take(&mut self.votes);
-        votes.run_continues(|| self.voters());
-        self.votes = votes;
-    }
-
     fn receive(&mut self, event: ServerEvent) -> Result<(), Error> {
         match event {
-            ServerEvent::Report { worker, report: what } => self.receive_report(worker, &what),
+            ServerEvent::Report { worker, voter, report: what } => self.receive_report(worker, voter, &what),
             ServerEvent::Decision(notice) => self.receive_notice(notice),
             ServerEvent::RejectedPeer { from, why } => {
                 self.fault(None, format!("a connection from {from} was refused: {why}"))
@@ -352,7 +342,7 @@ impl Following<'_> {
         }
     }
 
-    fn receive_report(&mut self, worker: u32, bytes: &[u8]) -> Result<(), Error> {
+    fn receive_report(&mut self, worker: u32, voter: Option<u64>, bytes: &[u8]) -> Result<(), Error> {
         // Only another program sends what cannot be read.
         let Ok(report) = Report::decode(bytes) else { return Ok(()) };
         if let Report::Shared { sequence, .. } = &report {
@@ -362,7 +352,7 @@ impl Following<'_> {
                 return Ok(());
             }
         }
-        self.accept(worker, report)
+        self.accept(worker, voter, report)
     }
 
     fn with_gate<T>(&mut self, ask: impl FnOnce(&mut ReporterGate, Group<'_>) -> T) -> T {
@@ -378,26 +368,21 @@ impl Following<'_> {
     fn accept_held(&mut self, next: impl Fn(&mut Self) -> Option<(u32, Vec<u8>)>) -> Result<(), Error> {
         while let Some((worker, bytes)) = next(self) {
             if let Ok(report) = Report::decode(&bytes) {
-                self.accept(worker, report)?;
+                self.accept(worker, None, report)?;
             }
         }
         Ok(())
     }
 
-    fn accept(&mut self, worker: u32, report: Report) -> Result<(), Error> {
+    fn accept(&mut self, worker: u32, voter: Option<u64>, report: Report) -> Result<(), Error> {
         let said = if let Report::Shared { is_kept, .. } = &report { Some(*is_kept) } else { None };
         let events = self.inbox.accept(worker, report);
         // A report that was seen before says nothing of now.
         let is_kept = said.filter(|_| !events.is_empty()).unwrap_or(self.is_kept);
         for event in events {
             match event {
-                Event::Finished(end) => self.votes.add(worker, end),
-                event => {
-                    if matches!(event, Event::Round(_)) {
-                        self.run_continues();
-                    }
-                    self.record(&event)?;
-                }
+                Event::Finished(end) => self.votes.add(worker, voter, end),
+                event => self.record(&event)?,
             }
         }
         if is_kept == self.is_kept || !self.has_recipe {
@@ -413,11 +398,7 @@ impl Following<'_> {
 
     fn receive_notice(&mut self, notice: CoordinatorEvent) -> Result<(), Error> {
         match &notice {
-            CoordinatorEvent::Joined { .. } => {
-                self.run_continues();
-                return Ok(());
-            }
-            CoordinatorEvent::ExtraSteps { .. } => return Ok(()),
+            CoordinatorEvent::Joined { .. } | CoordinatorEvent::ExtraSteps { .. } => return Ok(()),
             // A worker that goes when the run is over is not missed, whether it has voted or not.
             CoordinatorEvent::Lost(_) if self.phase.is_finishing() => return Ok(()),
             CoordinatorEvent::Lost(Lost { worker, why: Why::Left }) => {
@@ -458,7 +439,7 @@ impl Following<'_> {
         if self.phase.is_finishing() {
             return Ok(());
         }
-        if let Some(end) = self.votes.majority(|| self.voters()) {
+        if let Some(end) = self.votes.majority(|| self.server.status().voters) {
             self.phase = Phase::Finishing { since: Instant::now(), end: end.clone() };
             return Ok(());
         }
@@ -488,7 +469,8 @@ impl Following<'_> {
         }
         let Inbox { checkpoint, written, .. } = self.inbox;
         let overshot = self.server.status().extra_steps;
-        Ok(Outcome { finished, has_checkpoint: checkpoint.is_some(), written, overshot })
+        let step = self.at.steps;
+        Ok(Outcome { finished, step, has_checkpoint: checkpoint.is_some(), written, overshot })
     }
 }
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::Event;
 use crate::engine::{CpuReplica, Engine};
 use crate::recipe::Overrides;
-use grawa_comm::group::{CoordinatorServer, Security, Settings};
+use grawa_comm::group::{CoordinatorServer, RoundWait, Security, Settings};
 use grawa_core::StateKind;
 use grawa_core::{Key, Layout, Name, Optimizer, Prox, Replica};
 use grawa_nn::State;
@@ -155,7 +155,7 @@ fn join_in_round(method: &str, round: u64, joiners: u32, each: u32, data: &Datas
     let what = format!("{method}, {joiners} in round {round}, {each} in a process");
     let recipe = recipe(method);
     // The first founder is waited for while the others join, and a busy machine loses nobody.
-    let round_wait = (LONG, LONG, 8.0);
+    let round_wait = RoundWait { shortest: LONG, longest: LONG, ..RoundWait::default() };
     let settings = Settings { founders: FOUNDERS, round_wait, silence: LONG, ..Settings::default() };
     let host = CoordinatorServer::new(
         "127.0.0.1:0",

@@ -30,11 +30,11 @@ use super::messages::{
 use super::simulate::Mutation;
 use super::token_bucket::TokenBucket;
 use crate::{Lost, Why};
-use deadline::Deadline;
+use deadline::{Deadline, RoundWait};
 use event::CoordinatorEvent;
 use operation::{Arrival, Operation};
 use roster::{MemberRecord, MemberState, Session};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Committed states that are remembered for members that come back.
@@ -60,8 +60,8 @@ pub struct Settings {
     pub silence: Duration,
     /// A member whose connection ended may reconnect for this long.
     pub grace: Duration,
-    /// The wait for members that are late for a round: the shortest, the longest, and the spreads beyond the median.
-    pub round_wait: (Duration, Duration, f64),
+    /// The wait for members that are late for a round.
+    pub round_wait: RoundWait,
     /// A member that sends heartbeats, but makes no progress for this long inside a round, is lost.
     pub stall: Duration,
     /// How long to wait for a member that holds the committed state, when no connected member does.
@@ -80,7 +80,7 @@ impl Default for Settings {
             heartbeat: Duration::from_millis(500),
             silence: Duration::from_millis(2500),
             grace: Duration::from_secs(1),
-            round_wait: (Duration::from_secs(2), Duration::from_secs(60), 8.0),
+            round_wait: RoundWait::default(),
             stall: Duration::from_secs(600),
             recovery_wait: Duration::from_secs(60),
             trigger: None,
@@ -114,6 +114,8 @@ pub enum Input {
         /// Which.
         session: Session,
     },
+    /// All members are to stop together.
+    AskToStop,
     /// Time has passed.
     Tick,
     /// The coordinator did nothing for this long: its process was stopped, or its machine. What members sent meanwhile has not been read yet.
@@ -141,6 +143,8 @@ pub enum Action {
     Report {
         /// Who sent it.
         worker: u32,
+        /// Its token, if it was a member of the operation that ended the run: then it has a vote on how the run ended.
+        voter: Option<u64>,
         /// The report.
         report: Vec<u8>,
     },
@@ -192,6 +196,10 @@ pub struct Coordinator {
     paused_at: Option<Duration>,
     /// Rounds were recorded: a worker's initial state cannot be where the run continues.
     has_begun: bool,
+    /// All members were asked to stop together: so are those that connect later.
+    is_stopping: bool,
+    /// The tokens of the members that committed the end of the run.
+    finished: Option<BTreeSet<u64>>,
     actions: Vec<Action>,
 }
 
@@ -251,6 +259,7 @@ impl Coordinator {
                     record.disconnected_at = Some(now);
                 }
             }
+            Input::AskToStop => self.ask_to_stop(),
             Input::Tick => {}
             Input::Paused(time) => self.forgive(time, now),
         }
@@ -377,10 +386,14 @@ impl Coordinator {
                     record.progressed_at = now;
                 }
                 self.send(worker, ToMember::HeartbeatAck);
+                self.send_joined(worker);
                 self.check_trigger();
             }
             ToCoordinator::Report(report) => self.hold_report(worker, report),
             ToCoordinator::Propose(proposal) => self.on_proposal(worker, session, proposal),
+            // A peer that never took part stops nobody.
+            ToCoordinator::Stop if record.last_op.is_some() => self.ask_to_stop(),
+            ToCoordinator::Stop => {}
             ToCoordinator::Leave => self.remove(worker, Why::Left),
             ToCoordinator::Arrive { op, call, steps, known_epoch } => {
                 self.on_arrive(worker, op, Arrival { call, steps, known_epoch }, now);
@@ -422,7 +435,11 @@ impl Coordinator {
         let worker = known
             .or(wish.filter(|wish| self.has_room(*wish, workers)))
             .unwrap_or_else(|| self.free_number(workers));
-        let new = || MemberRecord::new(token, workers, address, session, now);
+        let is_new_process = run == 0;
+        let new = || MemberRecord {
+            wish: wish.filter(|_| is_new_process),
+            ..MemberRecord::new(token, workers, address, session, now)
+        };
         let record = self.roster.entry(worker).or_insert_with(new);
         if let Some(limit) = self.limits.remove(&token) {
             record.rate_limit = limit;
@@ -445,7 +462,28 @@ impl Coordinator {
         let heartbeat = self.settings.heartbeat.as_millis() as u64;
         let founders = self.settings.founders;
         self.send(worker, ToMember::Welcome { run: self.run, worker, known, heartbeat, charter, founders });
+        if self.is_stopping {
+            self.send(worker, ToMember::Stop);
+        }
+        if self.finished.is_some() && !known {
+            return self.send(worker, ToMember::Over);
+        }
         self.send_round_due(worker);
+    }
+
+    /// Asks all members to stop together, and those that connect later.
+    fn ask_to_stop(&mut self) {
+        self.is_stopping = true;
+        let all: Vec<u32> = self.roster.keys().copied().collect();
+        all.into_iter().for_each(|worker| self.send(worker, ToMember::Stop));
+    }
+
+    /// Before the run begins: says how many workers have joined.
+    fn send_joined(&mut self, worker: u32) {
+        if self.committed.is_none() {
+            let workers = self.roster.values().map(|record| record.workers).sum();
+            self.send(worker, ToMember::Joined { workers });
+        }
     }
 
     /// The first proposal becomes the charter. It is in the journal before anyone acts on it.
@@ -591,10 +629,15 @@ impl Coordinator {
         if self.returning.is_some() {
             return;
         }
-        let active = self.roster.iter_mut().filter(|(_, record)| record.state == MemberState::Active);
-        for (worker, record) in active {
+        for (worker, record) in &mut self.roster {
+            let finished = self.finished.as_ref();
+            let voter = finished.and_then(|tokens| tokens.get(&record.token)).copied();
+            // A member of the last operation may have lost its connection before it said how the run ended.
+            if record.state != MemberState::Active && voter.is_none() {
+                continue;
+            }
             for report in std::mem::take(&mut record.reports) {
-                self.actions.push(Action::Report { worker: *worker, report });
+                self.actions.push(Action::Report { worker: *worker, voter, report });
                 let ack = |session| Action::Send { session, message: ToMember::ReportAck };
                 self.actions.extend(record.session.map(ack));
             }
@@ -621,7 +664,7 @@ impl Coordinator {
             self.continue_from(version);
             return self.assign_all();
         }
-        if !self.is_open() {
+        if !self.is_open() || self.finished.is_some() {
             return;
         }
         if let Some(why) = self.conflict(worker, version) {
@@ -712,10 +755,10 @@ impl Coordinator {
             // Members have given up their connections meanwhile, and all make new ones at once.
             grace = silence;
         }
-        let (opens, mut gone) = (self.begins_round(), Vec::new());
+        let (opens, awaits_all, mut gone) = (self.begins_round(), self.awaits_all(), Vec::new());
         for (worker, record) in &self.roster {
             let founds = self.committed.is_none() && *worker < self.settings.founders;
-            let must_arrive = founds || !opens && record.state == MemberState::Active;
+            let must_arrive = founds || awaits_all || !opens && record.state == MemberState::Active;
             let waited = self.operation.waits_for(*worker, must_arrive);
             let idle = waited.map(|since| now.saturating_sub(since.max(record.progressed_at)));
             if record.disconnected_at.is_some_and(|at| now.saturating_sub(at) >= grace) {
@@ -727,6 +770,10 @@ impl Coordinator {
             }
         }
         gone.into_iter().for_each(|(worker, why)| self.remove(worker, why));
+        if self.finished.is_some() {
+            // Nothing follows.
+            return;
+        }
         if self.active().next().is_none()
             && !self.is_open()
             && let Some(committed) = self.committed
@@ -754,7 +801,18 @@ impl Coordinator {
             let members = transfer.members.iter().map(|peer| peer.worker);
             return members.filter(|worker| !transfer.done.contains_key(worker)).collect();
         }
-        if self.operation.arrived.is_empty() { Vec::new() } else { self.missing() }
+        let is_late = |worker: &u32| !self.has_arrived(*worker);
+        match self.operation.arrived.is_empty() {
+            true => Vec::new(),
+            false if self.awaits_all() => self.roster.keys().copied().filter(is_late).collect(),
+            false => self.missing(),
+        }
+    }
+
+    /// The tokens of the members that committed the end of the run and are still here.
+    pub fn voters(&self) -> BTreeSet<u64> {
+        let tokens = self.roster.values().map(|record| record.token);
+        tokens.filter(|token| self.finished.as_ref().is_some_and(|it| it.contains(token))).collect()
     }
 
     /// The active members that have not called the next operation.
@@ -769,7 +827,7 @@ impl Coordinator {
         let call = self.operation.arrived.values().next().map(|arrival| arrival.call);
         match (&self.operation.transfer, self.operation.began) {
             (Some(_), _) => {
-                let what = if call == Some(Call::Gather) { "messages" } else { "vectors" };
+                let what = if call.is_some_and(Call::is_gather) { "messages" } else { "vectors" };
                 format!("operation {op}: transferring {what}; not done: workers {awaited}")
             }
             (None, _) if self.committed.is_none() => {

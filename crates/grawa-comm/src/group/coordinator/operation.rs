@@ -64,6 +64,12 @@ impl Transfer {
 }
 
 impl Operation {
+    /// Whether most of those that have arrived wait for every connected member: their budget is spent.
+    pub(super) fn is_final_barrier(&self) -> bool {
+        let calls = self.arrived.values().filter(|arrival| arrival.call == Call::FinalBarrier).count();
+        2 * calls > self.arrived.len()
+    }
+
     /// Since when an operation has waited for this member. Without a member that `must_arrive` it cannot begin.
     pub(super) fn waits_for(&self, worker: u32, must_arrive: bool) -> Option<Duration> {
         let is_late = match &self.transfer {
@@ -147,7 +153,17 @@ impl Coordinator {
             return;
         }
         let missing = self.missing();
-        if self.begins_round() {
+        if self.awaits_all() {
+            // Until there is a committed state nobody can catch up with it.
+            if missing.is_empty() {
+                self.agree_on_state(true);
+            }
+            // Also members that are late or catch up. One that hangs or is silent is lost by the rules for any operation.
+            if self.roster.keys().any(|worker| !self.has_arrived(*worker)) {
+                return;
+            }
+            self.begin_round(&[], now);
+        } else if self.begins_round() {
             let is_behind = |record: &MemberRecord| {
                 LATE_RESTORES.contains(&record.late_restores)
                     && matches!(record.state, MemberState::Restoring(_))
@@ -155,8 +171,8 @@ impl Coordinator {
             let is_behind = self.roster.values().any(is_behind);
             let alone = !founding && self.active().next().is_none();
             let wait = || match is_behind {
-                true => self.settings.round_wait.1,
-                false => self.deadline.wait(self.settings.round_wait),
+                true => self.settings.round_wait.longest,
+                false => self.deadline.wait(&self.settings.round_wait),
             };
             if (!missing.is_empty() || is_behind || alone) && waited < wait() {
                 return;
@@ -165,7 +181,7 @@ impl Coordinator {
         } else if !missing.is_empty() {
             return;
         }
-        self.begin();
+        self.begin(now);
     }
 
     /// Begins a round. Its members are those that have arrived.
@@ -174,7 +190,12 @@ impl Coordinator {
         self.agree_on_state(true);
         self.rounds += 1;
         let after = self.operation.began.map_or(Duration::ZERO, |began| now.saturating_sub(began));
-        self.round_began = self.operation.began.map(|began| (self.op, began));
+        if let Some(began) = self.operation.began {
+            if let Some((_, before)) = self.round_began {
+                self.deadline.cycle_took(began.saturating_sub(before));
+            }
+            self.round_began = Some((self.op, began));
+        }
         for worker in missing {
             if self.roster.get(worker).is_some_and(|record| record.state == MemberState::Active) {
                 self.exclude(*worker, Why::Late { after });
@@ -194,11 +215,14 @@ impl Coordinator {
                 }
             }
         }
-        self.count_extra_steps();
+        // A straggler brings steps to the end that count for nothing.
+        if !self.operation.is_final_barrier() {
+            self.count_extra_steps();
+        }
     }
 
     /// All have arrived: begins the operation that most of them call.
-    fn begin(&mut self) {
+    fn begin(&mut self, now: Duration) {
         let arrived = &self.operation.arrived;
         let agree = |call: Call| arrived.values().filter(|arrival| arrival.call == call).count();
         let Some(call) = arrived.values().map(|arrival| arrival.call).max_by_key(|call| agree(*call)) else {
@@ -215,7 +239,7 @@ impl Coordinator {
             self.emit(CoordinatorEvent::Lost(Lost { worker, why: Why::OutOfStep }));
         }
         // A plan that a lost member was part of is not carried out.
-        let transfers = call == Call::Gather || self.lost.is_empty();
+        let transfers = call.is_gather() || self.lost.is_empty();
         #[cfg(test)]
         let transfers = transfers || self.has(Mutation::OldPlan);
         let members: Vec<Peer> = (self.operation.arrived.keys())
@@ -242,7 +266,18 @@ impl Coordinator {
             complaints: Vec::new(),
             retry_at: None,
         });
+        // Those that have waited long for the others have not hung.
+        for worker in self.operation.arrived.keys() {
+            if let Some(record) = self.roster.get_mut(worker) {
+                record.progressed_at = now;
+            }
+        }
         self.send_begin();
+    }
+
+    /// Whether the operation that members have called begins when every connected member has arrived.
+    pub(super) fn awaits_all(&self) -> bool {
+        self.begins_round() && self.operation.transfer.is_none() && self.operation.is_final_barrier()
     }
 
     fn begin_message(&self, known_epoch: u64) -> ToMember {
@@ -265,16 +300,39 @@ impl Coordinator {
     /// The operation is over. Its members get this message.
     fn finish(&mut self, message: ToMember) {
         let operation = std::mem::take(&mut self.operation);
+        let is_commit = matches!(&message, ToMember::Ended { end: End::Commit { .. }, .. });
+        let calls_finish = |arrival: &Arrival| arrival.call == Call::Finish;
+        // Those that call something else were dropped before it began.
+        if is_commit && operation.arrived.values().any(calls_finish) {
+            self.end_run(&operation);
+        }
         for worker in operation.arrived.keys() {
             if let Some(record) = self.roster.get_mut(worker) {
                 (record.last_op, record.blames) = (Some(self.op), 0);
             }
             self.send(*worker, message.clone());
         }
+        if self.finished.is_some() {
+            let others = self.roster.iter().filter(|(_, record)| record.state != MemberState::Active);
+            let others: Vec<u32> = others.map(|(worker, _)| *worker).collect();
+            others.into_iter().for_each(|worker| self.send(worker, ToMember::Over));
+        }
         self.last = Some((self.op, message));
         self.lost.clear();
         // A misbehaving member may have brought the run to the largest number.
         self.op = self.op.saturating_add(1);
+    }
+
+    /// The run is over for the coordinator, unless most of those that took part are missing because others complained about them: one
+    /// member that complains about all others cannot end the run.
+    fn end_run(&mut self, operation: &Operation) {
+        let has_arrived = |worker: &u32| operation.arrived.contains_key(worker);
+        let blamed = |record: &MemberRecord| record.is_connected() && record.blames > 0;
+        let missing = self.roster.iter().filter(|(worker, record)| !has_arrived(worker) && blamed(record));
+        if operation.arrived.len() > missing.count() {
+            let records = operation.arrived.keys().filter_map(|worker| self.roster.get(worker));
+            self.finished = Some(records.map(|record| record.token).collect());
+        }
     }
 
     fn is_current(&self, attempt: AttemptId) -> bool {
@@ -461,6 +519,7 @@ fn blame(complaints: &[(u32, u32, String)]) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::deadline::RoundWait;
     use super::super::{Input, Settings};
     use super::*;
     use crate::group::messages::{Hello, StateVersion, ToCoordinator, VERSION};
@@ -552,5 +611,148 @@ mod tests {
         }
         coordinator.handle(Input::Tick, stall);
         assert_eq!(begun(&coordinator), (true, vec![0, 2]));
+    }
+
+    /// These members are alive, and make progress or not.
+    fn beat(coordinator: &mut Coordinator, now: Duration, sessions: &[u64], progress: u64) {
+        for session in sessions {
+            let heartbeat = ToCoordinator::Heartbeat { steps: 0, progress, workers: 1 };
+            receive(coordinator, *session, heartbeat, now);
+        }
+    }
+
+    /// These members call an operation, and are done with its transfer.
+    fn operate(coordinator: &mut Coordinator, op: u64, call: Call, sessions: &[u64], now: Duration) {
+        for session in sessions {
+            let arrive = ToCoordinator::Arrive { op, call, steps: 0, known_epoch: 0 };
+            receive(coordinator, *session, arrive, now);
+        }
+        // Those that are late are not waited for longer than this.
+        let begins = now + Duration::from_secs(1);
+        coordinator.handle(Input::Tick, begins);
+        let attempt = (coordinator.epoch, op, 1);
+        for session in sessions {
+            receive(coordinator, *session, ToCoordinator::Done { attempt, digest: 3 }, begins);
+        }
+        assert_eq!(coordinator.op, op + 1);
+    }
+
+    const FINAL: StateVersion = StateVersion { op: 2, digest: 7 };
+    const CALL: ToCoordinator =
+        ToCoordinator::Arrive { op: 2, call: Call::FinalBarrier, steps: 0, known_epoch: 0 };
+
+    /// Two of three founders have held the last round, and wait at the final barrier; the third was late for the round. At second 2.
+    fn at_the_end() -> Coordinator {
+        let second = Duration::from_secs(1);
+        let round_wait = RoundWait { shortest: second, longest: second, ..RoundWait::default() };
+        let settings = Settings { founders: 3, round_wait, ..Settings::default() };
+        let mut coordinator = Coordinator::new(settings, 7, vec![], &[]);
+        for session in 0..3 {
+            let (version, address) = (VERSION, "here".into());
+            let hello = Hello { version, run: 0, token: session, worker: None, address };
+            receive(&mut coordinator, session, ToCoordinator::Hello(hello), Duration::ZERO);
+            receive(&mut coordinator, session, enter(), Duration::ZERO);
+        }
+        operate(&mut coordinator, 0, Call::Gather, &[0, 1, 2], Duration::ZERO);
+        for session in 0..3 {
+            let holds = ToCoordinator::Holds(StateVersion { op: 1, digest: 6 });
+            receive(&mut coordinator, session, holds, second);
+        }
+        beat(&mut coordinator, second, &[0, 1, 2], 1);
+        operate(&mut coordinator, 1, Call::Gather, &[0, 1], second);
+        beat(&mut coordinator, 2 * second, &[0, 1, 2], 2);
+        for session in 0..2 {
+            receive(&mut coordinator, session, ToCoordinator::Holds(FINAL), 2 * second);
+            receive(&mut coordinator, session, CALL, 2 * second);
+        }
+        assert_eq!(begun(&coordinator), (false, vec![0, 1]));
+        coordinator
+    }
+
+    /// However late a worker is: the end waits for it as long as it makes progress.
+    #[test]
+    fn the_final_barrier_waits_for_a_straggler_without_limit() {
+        let mut coordinator = at_the_end();
+        for second in 2..5000 {
+            // Those that wait make no progress meanwhile, and have not hung.
+            beat(&mut coordinator, Duration::from_secs(second), &[0, 1], 2);
+            beat(&mut coordinator, Duration::from_secs(second), &[2], second);
+            assert!(!begun(&coordinator).0, "after {second} s");
+        }
+        let now = Duration::from_secs(5000);
+        (0..3).for_each(|session| beat(&mut coordinator, now, &[session], 2 + session));
+        assert_eq!(coordinator.awaited(), [2]);
+        receive(&mut coordinator, 2, ToCoordinator::Enter(FINAL), now);
+        assert!(!begun(&coordinator).0);
+        receive(&mut coordinator, 2, CALL, now);
+        coordinator.handle(Input::Tick, now + Duration::from_secs(1));
+        assert_eq!(begun(&coordinator), (true, vec![0, 1, 2]));
+    }
+
+    /// A joiner that comes meanwhile is waited for, too.
+    #[test]
+    fn the_final_barrier_waits_for_a_joiner() {
+        let (mut coordinator, now) = (at_the_end(), Duration::from_secs(2));
+        let hello = Hello { version: VERSION, run: 0, token: 9, worker: None, address: "here".into() };
+        receive(&mut coordinator, 9, ToCoordinator::Hello(hello), now);
+        receive(&mut coordinator, 9, enter(), now);
+        for session in [2, 9] {
+            assert!(!begun(&coordinator).0);
+            receive(&mut coordinator, session, ToCoordinator::Enter(FINAL), now);
+            receive(&mut coordinator, session, CALL, now);
+        }
+        assert_eq!(begun(&coordinator), (true, vec![0, 1, 2, 3]));
+    }
+
+    /// A worker that leaves, is silent, or hangs is not waited for.
+    #[test]
+    fn the_final_barrier_does_not_wait_for_a_lost_worker() {
+        let mut coordinator = at_the_end();
+        receive(&mut coordinator, 2, ToCoordinator::Leave, Duration::from_secs(2));
+        assert_eq!(begun(&coordinator), (true, vec![0, 1]), "it left");
+        let mut coordinator = at_the_end();
+        for second in [3, 4, 5] {
+            beat(&mut coordinator, Duration::from_secs(second), &[0, 1], second);
+        }
+        assert_eq!(begun(&coordinator), (true, vec![0, 1]), "it is silent");
+        let mut coordinator = at_the_end();
+        let stall = coordinator.settings.stall.as_secs();
+        for second in 3..stall + 2 {
+            beat(&mut coordinator, Duration::from_secs(second), &[0, 1, 2], 2);
+            assert!(!begun(&coordinator).0, "after {second} s");
+        }
+        beat(&mut coordinator, Duration::from_secs(stall + 2), &[0, 1, 2], 2);
+        assert_eq!(begun(&coordinator), (true, vec![0, 1]), "it hangs");
+    }
+
+    /// Of two that hold different states none has the majority: one is decided on, and the other and the straggler fetch it.
+    #[test]
+    fn the_final_barrier_decides_on_a_state() {
+        let mut coordinator = at_the_end();
+        let now = Duration::from_secs(2);
+        operate_after_straggler(&mut coordinator, now);
+        let other = StateVersion { op: 3, digest: 9 };
+        receive(&mut coordinator, 0, ToCoordinator::Holds(StateVersion { op: 3, digest: 8 }), now);
+        receive(&mut coordinator, 1, ToCoordinator::Holds(other), now);
+        let call = |op| ToCoordinator::Arrive { op, call: Call::FinalBarrier, steps: 0, known_epoch: 0 };
+        receive(&mut coordinator, 0, call(3), now);
+        receive(&mut coordinator, 1, call(3), now);
+        let committed = coordinator.committed.unwrap();
+        assert_eq!(committed.op, 3);
+        for session in 0..3 {
+            if !coordinator.has_arrived(session as u32) {
+                assert!(!begun(&coordinator).0);
+                receive(&mut coordinator, session, ToCoordinator::Enter(committed), now);
+                receive(&mut coordinator, session, call(3), now);
+            }
+        }
+        assert_eq!(begun(&coordinator), (true, vec![0, 1, 2]));
+    }
+
+    /// The straggler misses another round.
+    fn operate_after_straggler(coordinator: &mut Coordinator, now: Duration) {
+        coordinator.operation = Operation::default();
+        operate(coordinator, 2, Call::Gather, &[0, 1], now);
+        beat(coordinator, now, &[0, 1, 2], 3);
     }
 }

@@ -52,7 +52,7 @@ impl Coordinator {
     /// Whether members of the coordinator before this one may still come back.
     pub(super) fn awaits_former_members(&mut self, now: Duration) -> bool {
         let Some(until) = &mut self.returning else { return false };
-        let until = *until.get_or_insert(now + self.settings.round_wait.0);
+        let until = *until.get_or_insert(now + self.settings.round_wait.shortest);
         let all = self.active().count() >= self.former_members() as usize;
         if all || now >= until {
             self.returning = None;

@@ -35,6 +35,8 @@ pub struct MemberRecord {
     pub(crate) workers: u32,
     /// How many of them have not failed.
     pub(crate) workers_left: u32,
+    /// The number that its process wished for when it joined.
+    pub(crate) wish: Option<u32>,
     pub(crate) address: String,
     pub(crate) session: Option<Session>,
     pub(crate) state: MemberState,
@@ -78,11 +80,6 @@ impl MemberRecord {
 
     pub(crate) fn peer(&self, worker: u32) -> Peer {
         Peer { worker, token: self.token, address: self.address.clone() }
-    }
-
-    /// Whether it takes part, or would if others had not failed to reach it. The end of a run needs a majority of these.
-    pub fn has_vote(&self) -> bool {
-        self.state == MemberState::Active || self.blames > 0
     }
 
     /// Whether there is a connection to it.

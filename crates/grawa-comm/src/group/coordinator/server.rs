@@ -21,7 +21,7 @@ use crate::group::wire::frame::HEADER;
 use crate::group::wire::listener::{self, Opened, Service};
 use crate::group::wire::tls::Security;
 use std::any::Any;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -54,6 +54,8 @@ pub enum ServerEvent {
     Report {
         /// The member.
         worker: u32,
+        /// Its token, if it took part in the operation that ended the run: then it has a vote on how the run ended.
+        voter: Option<u64>,
         /// The report.
         report: Vec<u8>,
     },
@@ -105,6 +107,8 @@ pub struct Status {
     pub reason: String,
     /// At a free pace: steps beyond those asked for, so far.
     pub extra_steps: u64,
+    /// The tokens of the members that took part in the operation that ended the run, and are still connected.
+    pub voters: BTreeSet<u64>,
     /// Of all control connections so far.
     pub traffic: Traffic,
 }
@@ -114,6 +118,10 @@ pub struct Status {
 pub struct MemberStatus {
     /// Its number: that of its first worker.
     pub worker: u32,
+    /// Drawn by its process at the start.
+    pub token: u64,
+    /// The number that its process wished for when it joined.
+    pub wish: Option<u32>,
     /// How many workers it has.
     pub workers: u32,
     /// Its state.
@@ -128,8 +136,6 @@ pub struct MemberStatus {
     pub has_arrived: bool,
     /// Others have called the next operation and wait for it.
     pub is_awaited: bool,
-    /// It has a vote on the end of the run.
-    pub has_vote: bool,
     /// Of its control connection.
     pub traffic: Traffic,
 }
@@ -230,6 +236,11 @@ impl CoordinatorServer {
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Asks all members to stop together, within a step, also those that connect later.
+    pub fn ask_to_stop(&self) {
+        self.shared.decide(|decider| decider.handle(Input::AskToStop, &self.shared));
     }
 
     /// Sends all workers away: the run is over.
@@ -619,9 +630,9 @@ impl Decider {
             Action::Disconnect { session } => self.disconnect(session, now),
             Action::Log(_) => {}
             // Nobody need take the events.
-            Action::Report { worker, report } => {
+            Action::Report { worker, voter, report } => {
                 shared.backlog.fetch_add(report.len(), Ordering::Relaxed);
-                let _ = shared.emit.send(ServerEvent::Report { worker, report });
+                let _ = shared.emit.send(ServerEvent::Report { worker, voter, report });
             }
             Action::Emit(event) => drop(shared.emit.send(ServerEvent::Decision(event))),
         }
@@ -639,6 +650,8 @@ impl Decider {
         let traffic = |session| self.connections.get(&session).map(|connection| connection.traffic(now));
         let workers = coordinator.roster.iter().map(|(worker, record)| MemberStatus {
             worker: *worker,
+            token: record.token,
+            wish: record.wish,
             workers: record.workers,
             state: record.state,
             address: record.address.clone(),
@@ -646,7 +659,6 @@ impl Decider {
             silent: now.saturating_sub(record.last_seen),
             has_arrived: coordinator.has_arrived(*worker),
             is_awaited: awaited.contains(worker),
-            has_vote: record.has_vote(),
             traffic: record.session.and_then(traffic).unwrap_or_default(),
         });
         Status {
@@ -657,6 +669,7 @@ impl Decider {
             workers: workers.collect(),
             reason: coordinator.reason(now),
             extra_steps: coordinator.extra_steps,
+            voters: coordinator.voters(),
             traffic: self.connections.values().fold(self.traffic, |sum, one| sum.plus(one.traffic(now))),
         }
     }
@@ -664,6 +677,7 @@ impl Decider {
 
 #[cfg(test)]
 mod tests {
+    use super::super::deadline::RoundWait;
     use super::*;
     use crate::group::messages::{Hello, Record};
     use crate::group::wire::connection::{ALWAYS, dial, establish};
@@ -719,7 +733,8 @@ mod tests {
     /// A real panic of a decision, by the clock's thread: a wait that overflows.
     #[test]
     fn a_coordinator_that_panics_says_so() {
-        let round_wait = (Duration::MAX, Duration::MAX, 8.0);
+        let round_wait =
+            RoundWait { shortest: Duration::MAX, longest: Duration::MAX, ..RoundWait::default() };
         let version = StateVersion { op: 1, digest: 1 };
         let record = Record { run: 7, epoch: 1, version, members: 1, tokens: vec![1] };
         let server = server(Settings { round_wait, ..Settings::default() }, &[Entry::Committed(record)]);

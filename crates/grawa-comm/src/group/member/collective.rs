@@ -16,6 +16,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// Milliseconds that a member waits at the end of a run for a coordinator that is out of reach.
+const FINISH_MS: u64 = 30_000;
+
 impl Caller {
     /// The centre that an operation begins with. Only the first centre is part of the committed state. What this member has kept of another
     /// one, a member that joined or returned has not: operations on the others begin with the committed centre, too.
@@ -71,6 +74,37 @@ impl Caller {
 }
 
 impl SocketMember {
+    /// Exchanges messages, in this operation.
+    fn gather_as(&mut self, call: Call, message: &[u8], check: Check<'_>) -> Result<Gathered, Error> {
+        if message.len() > all_gather::LONGEST {
+            return Err(Error::LongMessage { found: message.len(), longest: all_gather::LONGEST });
+        }
+        self.finish_overlap()?;
+        loop {
+            let mut messages = Vec::new();
+            let ended = self.caller.run_operation(call, |links, peers| {
+                let (gathered, digest) = all_gather::all_gather(links, message)?;
+                // A message that cannot be read is its sender's fault: a complaint, as about a transfer that failed.
+                for (rank, (peer, bytes)) in peers.iter().zip(&gathered).enumerate() {
+                    let wrong = |why| TransferError::with(rank)(Error::Message { why });
+                    check(peer.worker, bytes).map_err(wrong)?;
+                }
+                messages = peers.iter().map(|peer| peer.worker).zip(gathered).collect();
+                Ok(digest)
+            })?;
+            match ended {
+                Ended::Committed((), mut outcome) => {
+                    messages.retain(|(worker, _)| outcome.members.contains(worker));
+                    outcome.lost.splice(..0, std::mem::take(&mut self.lost));
+                    outcome.bytes = message.len() as u64;
+                    return Ok(Gathered { messages, outcome });
+                }
+                // The remaining members try again.
+                Ended::Aborted(lost) => self.lost.extend(lost),
+            }
+        }
+    }
+
     /// Starts the transfer that makes the next centre. Its result is taken at the next operation.
     fn start_overlap(&mut self, plan: &Plan, layout: &Layout, mine: &[f32]) -> std::io::Result<Outcome> {
         let mut copy = std::mem::take(&mut self.send_buffer);
@@ -119,33 +153,7 @@ impl Collective for SocketMember {
     }
 
     fn gather_readable(&mut self, message: &[u8], check: Check<'_>) -> Result<Gathered, Error> {
-        if message.len() > all_gather::LONGEST {
-            return Err(Error::LongMessage { found: message.len(), longest: all_gather::LONGEST });
-        }
-        self.finish_overlap()?;
-        loop {
-            let mut messages = Vec::new();
-            let ended = self.caller.run_operation(Call::Gather, |links, peers| {
-                let (gathered, digest) = all_gather::all_gather(links, message)?;
-                // A message that cannot be read is its sender's fault: a complaint, as about a transfer that failed.
-                for (rank, (peer, bytes)) in peers.iter().zip(&gathered).enumerate() {
-                    let wrong = |why| TransferError::with(rank)(Error::Message { why });
-                    check(peer.worker, bytes).map_err(wrong)?;
-                }
-                messages = peers.iter().map(|peer| peer.worker).zip(gathered).collect();
-                Ok(digest)
-            })?;
-            match ended {
-                Ended::Committed((), mut outcome) => {
-                    messages.retain(|(worker, _)| outcome.members.contains(worker));
-                    outcome.lost.splice(..0, std::mem::take(&mut self.lost));
-                    outcome.bytes = message.len() as u64;
-                    return Ok(Gathered { messages, outcome });
-                }
-                // The remaining members try again.
-                Ended::Aborted(lost) => self.lost.extend(lost),
-            }
-        }
+        self.gather_as(Call::Gather, message, check)
     }
 
     fn mix(&mut self, plan: &Plan, layout: &Layout, mine: &[f32]) -> Result<Outcome, Error> {
@@ -211,6 +219,16 @@ impl Elastic for SocketMember {
             None => self.caller.publish(memory.into()),
         }
         Ok(())
+    }
+
+    fn final_barrier(&mut self, message: &[u8], check: Check<'_>) -> Result<Gathered, Error> {
+        self.gather_as(Call::FinalBarrier, message, check)
+    }
+
+    fn finish(&mut self, message: &[u8], check: Check<'_>) -> Result<Gathered, Error> {
+        // All is done but to say so. A worker does not stay for ever where nobody receives that.
+        self.caller.client.contact_patience.fetch_min(FINISH_MS, Ordering::Relaxed);
+        self.gather_as(Call::Finish, message, check)
     }
 
     fn rejoin(&mut self) -> Result<Vec<u8>, Error> {

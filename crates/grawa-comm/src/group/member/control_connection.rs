@@ -58,9 +58,32 @@ impl Reporter {
         Ok(())
     }
 
+    /// Calls this when the coordinator asks all members to stop together, or at once if it has.
+    pub fn on_stop(&self, stop: impl Fn() + Send + Sync + 'static) {
+        let mut state = self.anchor.client.state.lock();
+        if state.is_asked_to_stop {
+            stop();
+        }
+        state.on_stop = Some(OnStop(Box::new(stop)));
+    }
+
+    /// Asks all members to stop together, before this one leaves. Without contact nobody is asked.
+    pub fn ask_all_to_stop(&self) {
+        if self.anchor.is_own() {
+            let client = &self.anchor.client;
+            client.send_from(|member| member.is_welcome.then_some(ToCoordinator::Stop));
+        }
+    }
+
     /// How many of the last reports the coordinator has not acknowledged.
     pub fn unacknowledged(&self) -> u32 {
         self.anchor.client.state.lock().unacknowledged as u32
+    }
+}
+
+impl std::fmt::Debug for OnStop {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OnStop")
     }
 }
 
@@ -92,9 +115,16 @@ impl Anchor {
     }
 }
 
+impl Anchor {
+    /// Whether this is the worker, and not a process that was forked from it.
+    fn is_own(&self) -> bool {
+        self.process == std::process::id()
+    }
+}
+
 impl Drop for Anchor {
     fn drop(&mut self) {
-        if self.process == std::process::id() {
+        if self.is_own() {
             self.client.end();
         }
     }
@@ -117,6 +147,9 @@ pub(crate) struct Client {
     pub(super) steps: AtomicU64,
     pub(super) counted: AtomicU64,
     pub(super) is_over: AtomicBool,
+    /// Milliseconds: for how long it waits in an operation without contact, and for the founders of a run.
+    pub(super) contact_patience: AtomicU64,
+    pub(super) founding_patience: AtomicU64,
     /// The transfer that overlaps with training, of any centre.
     pub(super) overlap: Mutex<Option<Arc<Overlap>>>,
 }
@@ -135,7 +168,13 @@ pub(crate) struct State {
     pub(super) has_wrong_key: bool,
     /// Whether there was a connection at all.
     pub(super) was_connected: bool,
+    /// The coordinator has asked all members to stop together, and what is done then.
+    pub(super) is_asked_to_stop: bool,
+    pub(super) on_stop: Option<OnStop>,
 }
+
+/// What a member does when all are to stop together.
+pub(super) struct OnStop(Box<dyn Fn() + Send + Sync>);
 
 impl Client {
     pub(super) fn is_over(&self) -> bool {
@@ -224,10 +263,19 @@ impl Client {
                 self.repeat_reports(&mut state, lost);
             }
             self.send(&mut state, answers);
-            if let Some(action) = action {
-                state.actions.push_back(action);
-                drop(state);
-                self.state.notify();
+            match action {
+                None => {}
+                Some(MemberAction::Stop) => {
+                    state.is_asked_to_stop = true;
+                    if let Some(OnStop(stop)) = &state.on_stop {
+                        stop();
+                    }
+                }
+                Some(action) => {
+                    state.actions.push_back(action);
+                    drop(state);
+                    self.state.notify();
+                }
             }
         }
     }
@@ -294,6 +342,11 @@ impl Client {
         loop {
             match state.actions.pop_front() {
                 Some(MemberAction::Refused { why }) => return Err(Error::Refused { why }),
+                Some(MemberAction::Over) => {
+                    // It stays so.
+                    state.actions.push_front(MemberAction::Over);
+                    return Err(Error::Over);
+                }
                 None if self.is_over() => {
                     return Err(Error::Connection { why: "the group was left".into() });
                 }
@@ -316,6 +369,12 @@ impl Client {
 
     pub(super) fn has_lost_contact(&self, state: &State) -> bool {
         state.lost_since.is_some_and(|since| self.environment.now() - since > PATIENCE)
+    }
+
+    /// Whether the coordinator was out of reach for so long that nobody counts on this member any more.
+    pub(super) fn has_given_up(&self, state: &State) -> bool {
+        let patience = Duration::from_millis(self.contact_patience.load(Ordering::Relaxed));
+        state.lost_since.is_some_and(|since| self.environment.now() - since > patience)
     }
 }
 

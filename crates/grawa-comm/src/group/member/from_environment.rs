@@ -20,6 +20,9 @@ pub const LISTEN: &str = "GRAWA_LISTEN";
 /// See [`COORDINATOR`]: the host by which other members reach this one, if it is another.
 pub const HOST: &str = "GRAWA_HOST";
 
+/// See [`COORDINATOR`]: the number that its first worker gets if it is free.
+pub const WORKER: &str = "GRAWA_WORKER";
+
 /// How long to wait for the coordinator.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -61,9 +64,11 @@ impl Joiner {
                 Error::Connection { why }
             })?,
         };
+        let wish = read(WORKER).and_then(|text| text.parse().ok());
         let listen = read(LISTEN).unwrap_or_else(|| "127.0.0.1:0".into());
         let host = read(HOST);
-        Self::with_workers(workers, &address, security, (&listen, host.as_deref()), patience).map(Some)
+        let place = (listen.as_str(), host.as_deref());
+        Self::with_numbers((wish, workers), &address, security, place, patience).map(Some)
     }
 }
 

@@ -26,6 +26,8 @@ pub struct Joiner {
     pub worker: u32,
     /// How many workers it has.
     pub workers: u32,
+    /// How long it waited, or would have waited, for the coordinator.
+    pub patience: Duration,
 }
 
 impl Joiner {
@@ -49,6 +51,17 @@ impl Joiner {
         listen_and_host: (&str, Option<&str>),
         patience: Duration,
     ) -> Result<Self, Error> {
+        Self::with_numbers((None, workers), address, security, listen_and_host, patience)
+    }
+
+    /// The same for a process that wishes for this number for its first worker. If it is another's, it gets the lowest free one.
+    pub fn with_numbers(
+        wish_and_workers: (Option<u32>, u32),
+        address: &str,
+        security: Security,
+        listen_and_host: (&str, Option<&str>),
+        patience: Duration,
+    ) -> Result<Self, Error> {
         // A slip that no patience mends. Whether the host exists may change.
         let is_address = address
             .rsplit_once(':')
@@ -56,12 +69,12 @@ impl Joiner {
         if !is_address {
             return Err(Error::Address { found: address.into() });
         }
-        Self::start(&Environment::System, workers, address, security, listen_and_host, patience)
+        Self::start(&Environment::System, wish_and_workers, address, security, listen_and_host, patience)
     }
 
     pub(crate) fn start(
         environment: &Environment,
-        workers: u32,
+        (wish, workers): (Option<u32>, u32),
         address: &str,
         security: Security,
         (listen, host): (&str, Option<&str>),
@@ -75,7 +88,7 @@ impl Joiner {
         };
         // Without certificates a random number identifies the process.
         let token = security.token().unwrap_or_else(|| environment.random() | 1);
-        let (member, lost_since) = (Member::new(token, reached, workers), Some(environment.now()));
+        let (member, lost_since) = (Member::new(token, reached, workers, wish), Some(environment.now()));
         let state = State { member, lost_since, ..State::default() };
         let client = Arc::new(Client {
             environment: environment.clone(),
@@ -89,6 +102,8 @@ impl Joiner {
             steps: AtomicU64::new(0),
             counted: AtomicU64::new(0),
             is_over: AtomicBool::new(false),
+            contact_patience: AtomicU64::new(u64::MAX),
+            founding_patience: AtomicU64::new(u64::MAX),
             overlap: Mutex::default(),
         });
         let (connects, beats) = (Arc::clone(&client), Arc::clone(&client));
@@ -105,7 +120,7 @@ impl Joiner {
                     let (worker, founders) = (state.member.worker.unwrap_or(u32::MAX), state.member.founders);
                     drop(state);
                     client.worker.store(worker, Ordering::Relaxed);
-                    return Ok(Joiner { client, anchor, charter, founders, worker, workers });
+                    return Ok(Joiner { client, anchor, charter, founders, worker, workers, patience });
                 }
                 Some(_) => {}
                 None => {
@@ -154,6 +169,16 @@ impl Joiner {
                 _ => {}
             }
         }
+    }
+
+    /// From now on this worker waits no longer than this inside an operation when the coordinator is out of reach
+    /// ([`Error::OutOfContact`]), and for the workers that the run begins with ([`Error::TooFew`]). Without a call it waits without
+    /// limit. By then the coordinator counts a worker without contact as lost: no shorter than 5 s.
+    pub fn wait_at_most(&self, contact: Duration, founding: Duration) {
+        let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let contact = contact.max(Duration::from_secs(5));
+        self.client.contact_patience.store(milliseconds(contact), Ordering::Relaxed);
+        self.client.founding_patience.store(milliseconds(founding), Ordering::Relaxed);
     }
 
     /// A handle that sends reports.

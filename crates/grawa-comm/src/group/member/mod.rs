@@ -59,6 +59,10 @@ pub enum MemberAction {
         /// Why.
         why: String,
     },
+    /// All members are to stop together.
+    Stop,
+    /// The run is over, and it was not there when it ended.
+    Over,
 }
 
 /// The state of a member.
@@ -73,8 +77,12 @@ pub struct Member {
     pub(super) run: u64,
     /// Its number, once it has one.
     pub(super) worker: Option<u32>,
+    /// The number that it wishes for before it has one.
+    wish: Option<u32>,
     /// Workers that the run begins with, once it is known.
     pub(super) founders: u32,
+    /// Workers that have joined, before the run begins.
+    pub(super) joined: u32,
     /// A charter that it has proposed, until there is an answer.
     proposal: Option<Proposal>,
     pub(super) epoch: u64,
@@ -109,8 +117,8 @@ struct Pending {
 
 impl Member {
     /// A member that has not connected yet.
-    pub fn new(token: u64, address: String, workers: u32) -> Self {
-        Member { token, address, workers, workers_left: workers, ..Member::default() }
+    pub fn new(token: u64, address: String, workers: u32, wish: Option<u32>) -> Self {
+        Member { token, address, workers, workers_left: workers, wish, ..Member::default() }
     }
 
     /// Whether the others may count on it for the operation it has called, so that it must wait for the end.
@@ -139,6 +147,7 @@ impl Member {
     pub fn connected(&mut self) -> ToCoordinator {
         self.is_welcome = false;
         let Member { workers, run, token, worker, .. } = *self;
+        let worker = worker.or(self.wish);
         let hello = Hello { version: VERSION, run, token, worker, address: self.address.clone() };
         match workers {
             1 => ToCoordinator::Hello(hello),
@@ -246,6 +255,12 @@ impl Member {
                 (Vec::new(), Some(MemberAction::Welcomed { charter: Some(charter), heartbeat }))
             }
             ToMember::Refused { why } => (Vec::new(), Some(MemberAction::Refused { why })),
+            ToMember::Joined { workers } => {
+                self.joined = workers;
+                (Vec::new(), None)
+            }
+            ToMember::Stop => (Vec::new(), Some(MemberAction::Stop)),
+            ToMember::Over => (Vec::new(), Some(MemberAction::Over)),
             ToMember::Ready { op } => self.on_ready(op),
             ToMember::Restore { donor, version } => {
                 let action = MemberAction::Restore { donor, version };

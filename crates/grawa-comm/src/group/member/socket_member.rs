@@ -3,7 +3,7 @@
 //! This runs on the worker's own thread. [`Member`](super::Member) decides what is to be done. The operations are in
 //! [`collective`](super::collective).
 
-use super::control_connection::{Anchor, Client};
+use super::control_connection::{Anchor, Client, State};
 use super::peer_listener::{connect, connect_wait};
 use super::{Member, MemberAction};
 use crate::call::out_of_step;
@@ -14,7 +14,9 @@ use crate::group::transfer::{Links, TransferError, TransferOptions};
 use crate::group::wire::connection::{CONNECT_TIMEOUT, Reader, STALL, Writer};
 use crate::{Error, Lost, Outcome};
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// A worker's end of a group: the operations on one of its centres.
 #[derive(Debug)]
@@ -109,10 +111,23 @@ impl Caller {
     }
 
     /// The next action of an operation. If `may_leave`, a member without contact that nobody counts on stops waiting.
-    fn next_action(&self, connections: &mut Connections, may_leave: bool) -> Result<MemberAction, Error> {
+    fn next_action(
+        &self,
+        connections: &mut Connections,
+        may_leave: bool,
+        since: Duration,
+    ) -> Result<MemberAction, Error> {
+        let Client { founding_patience, environment, .. } = &*self.client;
+        let patience = Duration::from_millis(founding_patience.load(Ordering::Relaxed));
+        let is_short = |state: &State| {
+            let Member { op, founders, joined, .. } = state.member;
+            op == 0 && joined < founders && environment.now() - since > patience
+        };
         loop {
             let action = self.client.next_action(&|state| {
-                !may_leave || state.member.is_bound() || !self.client.has_lost_contact(state)
+                let is_free = may_leave && !state.member.is_bound();
+                !is_short(state)
+                    && !(is_free && self.client.has_lost_contact(state) || self.client.has_given_up(state))
             })?;
             match action {
                 Some(action @ (MemberAction::Restore { .. } | MemberAction::RollBack)) => {
@@ -126,6 +141,11 @@ impl Caller {
                     let mut state = self.client.state.lock();
                     // A message may have arrived at the last moment.
                     if state.actions.is_empty() {
+                        if is_short(&state) {
+                            let Member { founders, joined, .. } = state.member;
+                            let waited = environment.now() - since;
+                            return Err(Error::TooFew { joined, founders, waited });
+                        }
                         state.member.abandon();
                         return Err(Error::OutOfContact);
                     }
@@ -156,7 +176,7 @@ impl Caller {
         };
         self.call(&mut connections, call)?;
         loop {
-            match self.next_action(&mut connections, begins_round)? {
+            match self.next_action(&mut connections, begins_round, start)? {
                 MemberAction::Skipped { lost } => {
                     self.update_members();
                     return Ok(Ended::Aborted(lost));

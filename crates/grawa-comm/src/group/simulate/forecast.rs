@@ -32,7 +32,7 @@ fn work(process: &Process, steps: Duration) -> Result<Duration, Error> {
     let method: Method = "mean".parse()?;
     let (environment, layout) = (process.environment(), Layout::flat(FLOATS / SCALE));
     let patience = Duration::from_secs(1000);
-    let joiner = Joiner::start(&environment, 1, COORDINATOR, Security::Plain, ("", None), patience)?;
+    let joiner = Joiner::start(&environment, (None, 1), COORDINATOR, Security::Plain, ("", None), patience)?;
     let (mut members, _) =
         joiner.enter(Vec::new(), vec![0.0; layout.len()], &[], TransferOptions::default())?;
     let (member, mut mine) = (&mut members[0], vec![1.0; layout.len()]);

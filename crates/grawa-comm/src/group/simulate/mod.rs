@@ -19,6 +19,7 @@ pub(crate) use scheduler::{Process, assert_free};
 
 use super::Settings;
 use super::coordinator::Coordinator;
+use super::coordinator::deadline::RoundWait;
 use super::coordinator::event::CoordinatorEvent;
 use super::coordinator::journal::Journal;
 use super::coordinator::roster::MemberState;
@@ -389,7 +390,11 @@ fn simulate(seed: u64, mutation: Option<Mutation>, aloud: bool) -> (Result<(), S
         founders,
         recovery_wait: Duration::from_secs(2),
         stall: Duration::from_secs(6),
-        round_wait: (Duration::from_secs(1), Duration::from_secs(3), 8.0),
+        round_wait: RoundWait {
+            shortest: Duration::from_secs(1),
+            longest: Duration::from_secs(3),
+            ..RoundWait::default()
+        },
         trigger: (is_free && !is_open).then_some(PERIOD),
         mutation,
         ..Settings::default()

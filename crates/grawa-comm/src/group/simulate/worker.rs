@@ -85,7 +85,8 @@ pub(super) fn work(process: &Process, schedule: &Arc<Schedule>, node: usize, is_
 fn join_and_train(process: &Process, schedule: &Arc<Schedule>, node: usize) -> Result<(), Error> {
     let environment = process.environment();
     let patience = Duration::from_secs(1000);
-    let mut joiner = Joiner::start(&environment, 1, COORDINATOR, Security::Plain, ("", None), patience)?;
+    let mut joiner =
+        Joiner::start(&environment, (None, 1), COORDINATOR, Security::Plain, ("", None), patience)?;
     if joiner.charter.is_empty() {
         // Each would define the run in another way; one of them does.
         let trigger = schedule.is_free.then_some(PERIOD);

@@ -6,7 +6,9 @@
 //! brought.
 
 use crate::group::coordinator::roster::Session;
-use crate::group::coordinator::{Action, Coordinator, Deadline, Input, MemberState, Settings, TokenBucket};
+use crate::group::coordinator::{
+    Action, Coordinator, Deadline, Input, MemberState, RoundWait, Settings, TokenBucket,
+};
 use crate::group::member::{Member, MemberAction};
 use crate::group::messages::{AttemptId, Call, End, Entry, StateVersion, ToCoordinator, ToMember};
 use crate::group::simulate::Mutation;
@@ -27,7 +29,7 @@ pub(super) fn settings(founders: u32) -> Settings {
         silence: SILENCE,
         stall: Duration::from_secs(1000),
         // Two equal bounds: how long it waits does not depend on past delays.
-        round_wait: (TICK, TICK, 8.0),
+        round_wait: RoundWait { shortest: TICK, longest: TICK, spreads: 8.0, share: 0.0 },
         recovery_wait: SILENCE,
         ..Settings::default()
     }
@@ -195,7 +197,7 @@ impl World {
         let token = self.tokens;
         Node {
             token,
-            member: Member::new(token, format!("node:{token}"), 1),
+            member: Member::new(token, format!("node:{token}"), 1, None),
             session: None,
             is_cut: false,
             up: VecDeque::new(),
@@ -534,7 +536,10 @@ impl World {
                 }
                 node.work = Work::Training;
             }
-            action @ (MemberAction::Ended(End::OutOfStep { .. }) | MemberAction::Refused { .. }) => {
+            action @ (MemberAction::Ended(End::OutOfStep { .. })
+            | MemberAction::Refused { .. }
+            | MemberAction::Stop
+            | MemberAction::Over) => {
                 self.fail(|| format!("node {i}: {action:?}"));
             }
         }

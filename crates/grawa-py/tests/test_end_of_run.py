@@ -1,0 +1,166 @@
+"""How a run ends: one model on all, one first worker, the code after the loop everywhere, and exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from group import launch, said
+
+NUMPY = """
+import hashlib, json, os, sys, time
+import numpy, grawa
+stall_at, seconds = int(sys.argv[1]), float(sys.argv[2])
+process = int(os.environ["GRAWA_LOCAL_RANK"])
+x = numpy.zeros(50, dtype=numpy.float32)
+session = grawa.Session(x, method="mean:period=8,pull=0.5", budget="80step")
+steps, model = 0, None
+while (due := session.due) != "end":
+    if due == "step":
+        x -= 0.1 * (x - process)
+        steps += 1
+        time.sleep(0.004)
+        if process == 2 and steps == stall_at:
+            time.sleep(seconds)
+        session.step(1.0)
+    elif due == "round":
+        session.round(x)
+    else:
+        model = session.evaluated_model(x)
+first, members = session.is_first, session.members
+session.finish()
+time.sleep(0.5 * process)
+print("found", json.dumps({"process": process, "worker": session.worker, "first": first, "still": session.is_first,
+      "members": members, "model": hashlib.sha256(model.tobytes()).hexdigest()}), flush=True)
+"""
+
+TORCH = """
+import hashlib, json, os, sys, time
+import torch, torch.nn.functional as F, grawa
+torch.set_num_threads(1)
+stall_at, seconds = int(sys.argv[1]), float(sys.argv[2])
+process = int(os.environ["GRAWA_LOCAL_RANK"])
+torch.manual_seed(process)
+data = torch.utils.data.TensorDataset(torch.randn(2400, 20), torch.randint(2, (2400,)))
+model = torch.nn.Linear(20, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+steps = 0
+with grawa.join(model, optimizer, "mean:period=10,pull=1,prox=0", budget="80step", evaluate="40step") as run:
+    while not run.is_over:
+        for x, y in run.loader(data, batch_size=10):
+            F.cross_entropy(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+            steps += 1
+            time.sleep(0.004)
+            if process == 2 and steps == stall_at:
+                time.sleep(seconds)
+    with run.averaged():
+        sha = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+    print("found", json.dumps({"process": process, "worker": run.worker, "first": run.is_first, "members": run.workers,
+          "still": run.is_first, "model": sha}), flush=True)
+"""
+
+
+def check_end(output: object, workers: int = 3) -> None:
+    assert output.returncode == 0, output.stdout + output.stderr
+    found = [json.loads(text) for text in said(output, "found")]
+    assert len(found) == workers, output.stdout + output.stderr
+    assert len({one["model"] for one in found}) == 1, found
+    assert sum(one["first"] for one in found) == 1 and all(one["first"] == one["still"] for one in found), found
+    assert all(one["members"] == list(range(workers)) for one in found), found
+    # Output, logs and messages have one number for a worker.
+    assert all(one["process"] == one["worker"] for one in found), found
+
+
+@pytest.mark.parametrize("stall_at", [62, 73, 79])
+def test_a_straggler_has_the_model_of_all(tmp_path: Path, stall_at: int) -> None:
+    pytest.importorskip("numpy")
+    check_end(launch(tmp_path, NUMPY, str(stall_at), "4", workers=3))
+
+
+@pytest.mark.parametrize("stall_at", [65, 75])
+def test_a_straggler_with_pytorch_has_the_model_of_all(tmp_path: Path, stall_at: int) -> None:
+    pytest.importorskip("torch")
+    check_end(launch(tmp_path, TORCH, str(stall_at), "4", workers=3))
+
+
+ENDS = """
+import os, sys, time
+import numpy, grawa
+process = int(os.environ["GRAWA_LOCAL_RANK"])
+x = numpy.zeros(50, dtype=numpy.float32)
+session = grawa.Session(x, method="mean:period=8,pull=0.5", budget=sys.argv[2])
+while (due := session.due) != "end":
+    if due == "step":
+        session.step(1.0)
+        if sys.argv[1] == "stop" and process == 1 and session.progress.steps >= 40:
+            session.stop(together=True)
+            session.stop(together=True)
+            if len(sys.argv) > 3:
+                break
+    elif due == "round":
+        session.round(x)
+    else:
+        session.evaluated_model(x)
+if due == "end":
+    session.finish()
+session.leave()
+if sys.argv[1] == "late":
+    time.sleep(8)
+print("found", session.progress.steps, flush=True)
+if sys.argv[1] == "fails" and process == 1:
+    sys.exit(3)
+"""
+
+
+def test_what_follows_the_last_round_has_no_limit(tmp_path: Path) -> None:
+    """Longer than the coordinator waits for workers to leave. The real limit was 60 s, for all of a program's last evaluation."""
+    pytest.importorskip("numpy")
+    output = launch(tmp_path, ENDS, "late", "40step", workers=2)
+    assert output.returncode == 0 and len(said(output, "found")) == 2, output.stdout + output.stderr
+
+
+@pytest.mark.parametrize("leaves", [[], ["at once"]])
+def test_a_program_that_stops_the_run_ends_it_for_all(tmp_path: Path, leaves: list[str]) -> None:
+    pytest.importorskip("numpy")
+    output = launch(tmp_path, ENDS, "stop", "1000000step", *leaves, workers=3, timeout=60)
+    assert output.returncode == 0 and len(said(output, "found")) == 3, output.stdout + output.stderr
+    assert "a worker's program has stopped the run after step" in output.stdout
+
+
+def test_a_program_that_fails_fails_the_launch(tmp_path: Path) -> None:
+    pytest.importorskip("numpy")
+    output = launch(tmp_path, ENDS, "fails", "40step", workers=3)
+    assert output.returncode == 1, output.stdout + output.stderr
+    assert "the run is over after step 40, but worker 1 failed (exit status: 3)" in output.stderr
+
+
+def test_a_step_after_the_end_is_an_error() -> None:
+    torch = pytest.importorskip("torch")
+    import grawa
+
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = torch.utils.data.TensorDataset(torch.randn(64, 4), torch.randint(2, (64,)))
+    run = grawa.join(model, optimizer, "mean:period=4", budget="8step")
+    batches = iter(run.loader(data, batch_size=8))
+    assert not run.is_over
+    with pytest.raises(StopIteration, match="the run is over: look at run.is_over"):
+        while True:
+            try:
+                x, y = next(batches)
+            except StopIteration:
+                # As many public scripts do; the new pass is empty when the run is over.
+                batches = iter(run.loader(data, batch_size=8))
+                x, y = next(batches)
+            torch.nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    assert run.is_over and list(run.loader(data, batch_size=8)) == []
+    with pytest.raises(RuntimeError, match="the run is over, at step 8"):
+        optimizer.step()
+    run.stop()
+    run.stop()
+    run.leave()
+    run.stop()
+    # It trains on by itself.
+    optimizer.step()
