@@ -46,7 +46,7 @@ pub(crate) struct StepArguments {
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) batch: u32,
     /// Cores to use [default: all]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
     /// Also print where the time goes, operation by operation; on a GPU kernel by kernel, beside the least time it could take
     #[arg(long)]

@@ -35,7 +35,7 @@ pub(crate) struct ProductArguments {
     #[arg(long, default_value_t = Device::Cpu)]
     device: Device,
     /// Cores to use [default: all]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
     /// On a GPU, also print where the time goes, kernel by kernel
     #[arg(long)]

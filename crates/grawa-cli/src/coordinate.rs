@@ -11,7 +11,7 @@ use grawa_comm::group::Security;
 use grawa_train::coordinate::{Connect, Control, CoordinatedRun, Outcome, WrittenCheckpoint};
 use grawa_train::observe::Screen;
 use grawa_train::recipe::Facts;
-use grawa_train::{Event, Observer, Reason, Recipe, folder, objection};
+use grawa_train::{Event, Observer, Reason, Recipe, folder, objection, shell};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -134,7 +134,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let port = address.port();
     let reach = if address.ip().is_unspecified() { format!("HOST:{port}") } else { address.to_string() };
     let key = arguments.security.key.as_ref();
-    let key = key.map_or("--wire plain".into(), |key| format!("--key {}", key.display()));
+    let key = key.map_or("--wire plain".into(), |key| format!("--key {}", shell::path(key)));
     print(&format!(
         "listening at {address} for {} workers; start each with: grawa join {reach} {key} {}",
         run.workers(),
@@ -199,7 +199,7 @@ fn saved_model(outcome: &Outcome) -> Option<String> {
         }
         _ => format!("worker {worker} has saved the model of step {step}"),
     };
-    Some(format!("{what}; on its machine: grawa eval {}", folder.display()))
+    Some(format!("{what}; on its machine: grawa eval {}", shell::path(folder)))
 }
 
 /// Who sees the events: a page and the terminal.

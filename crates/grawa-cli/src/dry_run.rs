@@ -53,7 +53,7 @@ pub(crate) fn dry_run(recipe: &Recipe, workers: Place) -> Result<(), Failure> {
         print_plan(recipe, &facts)?;
     }
     // Before anything large is allocated.
-    check_memory(recipe, &facts, each)?;
+    check_memory(recipe, &facts, each, false)?;
     // A run that neither ends nor evaluates before it is stopped.
     let mut endless = recipe.clone();
     (endless.train.budget, endless.evaluate.every) = (Amount::Steps(u64::MAX >> 1), None);
@@ -80,42 +80,116 @@ fn print_plan(recipe: &Recipe, facts: &Facts) -> Result<(), Failure> {
 /// Where all workers are in one process.
 pub(crate) const ALL: u32 = u32::MAX;
 
-/// Memory of a run with at most `each` workers in a process, on a machine with so many cores. Every process has its own program and data.
-fn memory(recipe: &Recipe, facts: &Facts, each: u32, cores: usize) -> Result<u64, Failure> {
+/// Memory of a run with at most `each` workers in a process, on a machine with so many cores: of the largest process,
+/// and of all. Every process has its own program and data.
+fn memory(recipe: &Recipe, facts: &Facts, each: u32, cores: usize) -> Result<(u64, u64), Failure> {
     let mut part = recipe.clone();
     part.train.workers = each.min(recipe.train.workers).max(1);
     let processes = recipe.train.workers.div_ceil(part.train.workers);
-    let of_one = Forecast::of(&part, facts, cores / processes.max(1) as usize)?;
-    Ok(u64::from(processes) * of_one.memory(part.train.workers))
+    let of_one = Forecast::of(&part, facts, cores / processes.max(1) as usize)?.memory(part.train.workers);
+    Ok((of_one, u64::from(processes) * of_one))
 }
 
-/// Refuses a run, with at most `each` workers in a process, that needs more memory than this machine has; warns of one that needs more
-/// than is free.
-pub(crate) fn check_memory(recipe: &Recipe, facts: &Facts, each: u32) -> Result<(), Failure> {
-    let reported = |name| reported_bytes("/proc/meminfo", name);
-    let known = reported("MemAvailable:").zip(reported("MemTotal:"));
-    let Some((free, total)) = known.filter(|_| recipe.machine.device == Device::Cpu) else { return Ok(()) };
-    let total = total + reported("SwapTotal:").unwrap_or(0);
-    let needed = memory(recipe, facts, each, cores())?;
+/// Bytes of memory that there are for all processes, that are free, and that one process may address.
+struct Room {
+    total: u64,
+    free: u64,
+    process: u64,
+}
+
+impl Room {
+    /// Of this machine and this process; nothing where the system does not say it.
+    fn here() -> Option<Self> {
+        let reported = |name| reported_bytes("/proc/meminfo", name);
+        let (free, total) = reported("MemAvailable:").zip(reported("MemTotal:"))?;
+        let total = total + reported("SwapTotal:").unwrap_or(0);
+        // What is mapped and not used counts, too: programs, and the stacks of threads.
+        let own = |name| reported_bytes("/proc/self/status", name).unwrap_or(0);
+        let unused = own("VmSize:").saturating_sub(own("VmRSS:"));
+        let limit = std::fs::read_to_string("/proc/self/limits").ok().and_then(|text| address_space(&text));
+        Some(Room { total, free, process: limit.map_or(u64::MAX, |limit| limit.saturating_sub(unused)) })
+    }
+}
+
+/// The limit of a process's address space (`ulimit -v`) in `/proc/self/limits`; none if there is none.
+fn address_space(limits: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max address space"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// Refuses a run, with at most `each` workers in a process, that needs more memory than this machine has, or than a
+/// process may have; warns of one that needs more than is free. The settings of a run that is resumed stay.
+pub(crate) fn check_memory(
+    recipe: &Recipe,
+    facts: &Facts,
+    each: u32,
+    is_resumed: bool,
+) -> Result<(), Failure> {
+    let Some(room) = Room::here().filter(|_| recipe.machine.device == Device::Cpu) else { return Ok(()) };
+    let (of_one, of_all) = memory(recipe, facts, each, cores())?;
     let gb = |bytes: u64| bytes as f64 / 1e9;
-    let smaller = (recipe.train.batch / 2).max(1);
-    let fewer = if each < recipe.train.workers { "a larger --per-process, " } else { "" };
-    let remedy = format!("Use {fewer}--batch {smaller}, smaller images (data.augment), or a smaller --model");
-    if needed > total {
-        return Err(Failure::Machine(format!(
-            "the run needs about {:.1} GB of memory, and this machine has {:.1} GB. {remedy}",
-            gb(needed),
-            gb(total)
-        )));
+    let (needed, has, what) = match () {
+        () if of_one > room.process => (of_one, room.process, "and a process may have (ulimit -v)"),
+        () if of_all > room.total => (of_all, room.total, "and this machine has"),
+        () if of_all > room.free => (of_all, room.free, "and free are"),
+        () => return Ok(()),
+    };
+    let is_refused = of_one > room.process || of_all > room.total;
+    let limit = if is_refused { room.total } else { room.free };
+    let fits = |recipe: &Recipe, each: u32| {
+        let needed = memory(recipe, facts, each, cores());
+        needed.is_ok_and(|(of_one, of_all)| of_one <= room.process && of_all <= limit)
+    };
+    let remedy = match is_resumed {
+        true => "End other programs, or resume it where there is more memory".into(),
+        false => remedy(recipe, each, fits),
+    };
+    let words =
+        format!("the run needs about {:.1} GB of memory, {what} {:.1} GB. {remedy}", gb(needed), gb(has));
+    match is_refused {
+        true => Err(Failure::Machine(words)),
+        false => {
+            warn(&format!("warning: {words}"));
+            Ok(())
+        }
     }
-    if needed > free {
-        warn(&format!(
-            "warning: the run needs about {:.1} GB of memory, and {:.1} GB are free. {remedy}",
-            gb(needed),
-            gb(free)
-        ));
+}
+
+/// What to change so that a run fits: each of the options by itself is enough.
+fn remedy(recipe: &Recipe, each: u32, fits: impl Fn(&Recipe, u32) -> bool) -> String {
+    let with_batch = |batch| {
+        let mut other = recipe.clone();
+        other.train.batch = batch;
+        fits(&other, each)
+    };
+    // Groups must stay whole.
+    let group = recipe.method.inner.as_ref().map_or(1, |inner| inner.group.max(1));
+    let with_workers = |groups: u32| {
+        let mut other = recipe.clone();
+        other.train.workers = groups * group;
+        fits(&other, each)
+    };
+    let mut options = Vec::new();
+    if each < recipe.train.workers && fits(recipe, recipe.train.workers) {
+        options.push(format!("--per-process {}", recipe.train.workers));
     }
-    Ok(())
+    options.extend(largest(recipe.train.batch, with_batch).map(|batch| format!("--batch {batch}")));
+    let groups = largest(recipe.train.workers / group, with_workers);
+    options.extend(groups.map(|groups| format!("--workers {}", groups * group)));
+    match options.is_empty() {
+        true => "Neither a smaller --batch nor fewer --workers are enough: use a smaller --model, or smaller images (data.augment)".into(),
+        false => format!("Use {}", options.join(", or ")),
+    }
+}
+
+/// The largest number from 1 to below `from` that is good; all below a good one are.
+fn largest(from: u32, is_good: impl Fn(u32) -> bool) -> Option<u32> {
+    let (mut good, mut bad) = (0, from.max(1));
+    while bad - good > 1 {
+        let middle = good + (bad - good) / 2;
+        if is_good(middle) { good = middle } else { bad = middle }
+    }
+    (good > 0).then_some(good)
 }
 
 /// Seconds of a step of every worker, rounds included: a run of about a second, of which nothing is kept.
@@ -189,11 +263,55 @@ mod tests {
     fn memory_is_that_of_all_processes() {
         let recipe = Recipe::resolve(&Overrides::default().set("train.workers=4").unwrap()).unwrap();
         let facts = Facts { data_bytes: 1 << 30, ..Facts::published(&recipe).unwrap() };
-        let of = |each: u32| memory(&recipe, &facts, each, 4).unwrap();
+        let of = |each: u32| memory(&recipe, &facts, each, 4).unwrap().1;
+        assert_eq!(memory(&recipe, &facts, 1, 4).unwrap().0 * 4, of(1));
         let together = Forecast::of(&recipe, &facts, 4).unwrap().memory(4);
         assert_eq!((of(ALL), of(4)), (together, together));
         assert!(of(1) > together + 3 * facts.data_bytes && of(1) < 4 * together, "{} {together}", of(1));
         assert!((of(4)..of(1)).contains(&of(2)));
+    }
+
+    /// What the error tells to type helps: the run fits then, whichever of its parts is too large.
+    #[test]
+    fn the_remedy_fits() {
+        let resolve = |settings: &[&str]| {
+            let set = |said: Overrides, setting: &&str| said.set(setting).unwrap();
+            Recipe::resolve(&settings.iter().fold(Overrides::default(), set)).unwrap()
+        };
+        for (settings, each, fitting, expected) in [
+            (&["train.workers=2000"][..], ALL, Some((&["train.workers=10"][..], ALL)), "--workers 10"),
+            (&["train.batch=100000000"], ALL, Some((&["train.batch=512"], ALL)), "--batch 512"),
+            (&["train.workers=64"], 1, Some((&["train.workers=64"], ALL)), "--per-process 64"),
+            (&["train.workers=4"], ALL, None, "smaller --model"),
+        ] {
+            let recipe = resolve(settings);
+            let facts = Facts::published(&recipe).unwrap();
+            let room =
+                fitting.map_or(1, |(settings, each)| memory(&resolve(settings), &facts, each, 4).unwrap().1);
+            let fits = |recipe: &Recipe, each: u32| memory(recipe, &facts, each, 4).unwrap().1 <= room;
+            assert!(!fits(&recipe, each), "{settings:?} must not fit");
+            let words = remedy(&recipe, each, fits);
+            assert!(words.contains(expected), "{settings:?}: {words}");
+            for option in words.trim_start_matches("Use ").split(", or ").filter(|it| it.starts_with("--")) {
+                let (name, value) = option.split_once(' ').unwrap();
+                let (mut mended, mut mended_each, value) = (recipe.clone(), each, value.parse().unwrap());
+                match name {
+                    "--batch" => mended.train.batch = value,
+                    "--workers" => mended.train.workers = value,
+                    _ => mended_each = value,
+                }
+                assert!(fits(&mended, mended_each), "{settings:?}: {option}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_limit_of_a_process_is_read() {
+        let text = |soft: &str| {
+            format!("Limit  Soft\nMax address space         {soft}           unlimited   bytes\n")
+        };
+        assert_eq!(address_space(&text("6442450944")), Some(6_442_450_944));
+        assert_eq!(address_space(&text("unlimited")), None);
     }
 
     /// 449 steps, and ten evaluations of 359 and 1,438 images at a third of a step's 128.

@@ -9,7 +9,7 @@ use crate::workers::Workers;
 use clap::Args;
 use grawa_comm::group::{Contact, Joiner, variables};
 use grawa_train::recipe::Overrides;
-use grawa_train::{Checkpoint, Error, Reason, Recipe, SessionError, Stop, join, make_room};
+use grawa_train::{Checkpoint, Error, Reason, Recipe, SessionError, Stop, join, make_room, shell};
 use std::ffi::OsString;
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
@@ -135,10 +135,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
                 end.at.steps, end.at.rounds
             ));
             if let Some(out) = arguments.out.as_ref().filter(|_| !arguments.launched) {
-                let place = out.display();
+                let (place, word) = (out.display(), shell::path(out));
                 print(&match Checkpoint::newest(out) {
                     Ok(checkpoint) if checkpoint.is_finished() => {
-                        format!("the model is in {place}; evaluate it with: grawa eval {place}")
+                        format!("the model is in {place}; evaluate it with: grawa eval {word}")
                     }
                     _ => "another worker saves the model".into(),
                 });

@@ -13,7 +13,7 @@ use clap::Args;
 use grawa_comm::group::{Security, new_key, variables};
 use grawa_train::coordinate::{Connect, Control};
 use grawa_train::recipe::{Device, Facts};
-use grawa_train::{Checkpoint, Reason, Recipe};
+use grawa_train::{Checkpoint, Reason, Recipe, shell};
 use std::cell::Cell;
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -111,11 +111,11 @@ fn check_state(place: &Path, has_begun: bool) -> Result<(), Failure> {
     if !has_begun || is_kept {
         return Ok(());
     }
-    let place = place.display();
+    let (word, place) = (shell::path(place), place.display());
     Err(Failure::Machine(format!(
         "the run in {place} has held rounds, and its workers left no {SESSION_CHECKPOINT} there: it is written whenever they evaluate, \
          and they were lost before. There is nothing to continue from: start anew with another --out. Workers that are still \
-         alive continue with: grawa coordinate --resume {place}"
+         alive continue with: grawa coordinate --resume {word}"
     )))
 }
 
@@ -132,7 +132,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         if let Some(recipe) = recipe.filter(|_| is_own) {
             let data = train::load(recipe)?;
             let facts = Facts::of(recipe, &data);
-            check_memory(recipe, &facts, each)?;
+            check_memory(recipe, &facts, each, false)?;
             let start = grawa_train::check(recipe, &data)?;
             examples.set(Some(facts.examples));
             if !quiet {
@@ -265,13 +265,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     drop((tail, server, key));
     let is_kept = Checkpoint::newest_path(&place).is_ok();
     let is_session = place.join(SESSION_CHECKPOINT).exists();
-    let place = place.display().to_string();
+    let (word, place) = (shell::path(&place), place.display().to_string());
     let resume = match is_kept {
         _ if is_session => {
-            let words: Vec<_> = arguments.command.iter().map(|word| word.to_string_lossy()).collect();
-            format!("continue with: grawa launch --resume {place} -- {}", words.join(" "))
+            format!("continue with: grawa launch --resume {word} -- {}", shell::command(&arguments.command))
         }
-        true => format!("resume from the last checkpoint with: grawa train --resume {place}"),
+        true => format!("resume from the last checkpoint with: grawa train --resume {word}"),
         false => "there is no checkpoint to resume from".into(),
     };
     let was_stopped = stop.load(Ordering::Relaxed);
@@ -292,7 +291,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         // `grawa eval` knows only our own networks.
         (Some(_), _) if !is_own => print(&format!("done; see {place}")),
         (Some(_), _) if is_kept => {
-            print(&format!("done; see {place}\nevaluate it with: grawa eval {place}"));
+            print(&format!("done; see {place}\nevaluate it with: grawa eval {word}"));
         }
         (Some(_), _) => {
             let why = format!("the run is over, but nobody has kept the model; see {place}/worker-*.log");

@@ -22,6 +22,7 @@ mod eval;
 mod failure;
 #[cfg(feature = "plots")]
 mod flatness;
+mod instead;
 #[cfg(feature = "group")]
 mod join;
 #[cfg(feature = "group")]
@@ -176,6 +177,8 @@ fn main() -> ExitCode {
 fn print_error(error: &failure::Failure) -> u8 {
     if !matches!(error, failure::Failure::Reported(_)) {
         output::warn(&format!("error: {error}"));
+        let words: Vec<_> = std::env::args_os().skip(1).collect();
+        instead::commands(error, &words).iter().for_each(|command| output::warn(&format!("  {command}")));
     }
     error.code()
 }

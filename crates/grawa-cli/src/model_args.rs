@@ -30,8 +30,8 @@ pub(crate) struct ModelArgs {
     #[arg(long, default_value_t = 31)]
     pub(crate) seed: u64,
     /// Cores to use [default: all]
-    #[arg(long)]
-    threads: Option<usize>,
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
     /// Where to measure, in f32: cpu or cuda [default: cpu, wherever it was trained]
     #[arg(long, default_value = "cpu", hide_default_value = true)]
     device: String,
@@ -84,9 +84,9 @@ impl ModelArgs {
         let chosen = Examples::choose(feed.len(), self.seed, self.examples)?;
         let examples = Examples::of(&feed, &chosen, self.batch)?;
         let mode = if self.norm == "eval" { Mode::Evaluate } else { Mode::Train { dropout: None } };
-        let threads = self.threads.unwrap_or_else(cores);
+        let threads = self.threads.map_or_else(cores, usize::from);
         let (engine, place) = match recipe.machine.device {
-            Device::Cpu => (Engine::Cpu { threads: threads.max(1) }, ""),
+            Device::Cpu => (Engine::Cpu { threads }, ""),
             Device::Cuda => (Engine::Cuda, ", on a GPU"),
         };
         let words = format!(

@@ -10,7 +10,7 @@ use crate::train::{self, Arguments};
 use grawa_comm::mpi::{Job, Member};
 use grawa_comm::{Collective, Error as CommError};
 use grawa_train::recipe::{Overrides, Recipe};
-use grawa_train::{Checkpoint, Recording, Run};
+use grawa_train::{Checkpoint, Recording, Run, shell};
 use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -55,20 +55,21 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     drop(talk);
 
     let command = format!("mpirun -n {} grawa train --comm mpi", job.size());
-    let examples = Some(run.examples());
+    let (examples, is_resumed) = (run.examples(), arguments.resume.is_some());
     if is_first && !arguments.quiet {
-        train::warn_of(&recipe, examples, None);
+        train::warn_of_any(&recipe, examples, None, is_resumed);
     }
     let stop = Arc::new(AtomicBool::new(false));
     let mut observers = files.map_or_else(Vec::new, |files| train::observers(files, arguments.quiet));
-    let ended = listen(&stop, job.rank(), format!("{command} --resume {}", place.display()), place.clone())
-        .and_then(|()| Ok(run.keep_in(&place).stop_by(stop).go_across(&job, &mut observers)?));
+    let ended =
+        listen(&stop, job.rank(), format!("{command} --resume {}", shell::path(&place)), place.clone())
+            .and_then(|()| Ok(run.keep_in(&place).stop_by(stop).go_across(&job, &mut observers)?));
     drop(observers);
     match ended {
         Ok(end) => {
             if is_first {
                 print(&train::summary(&end, &place, &command));
-                train::warn_of(&recipe, examples, Some(end.at.rounds));
+                train::warn_of_any(&recipe, examples, Some(end.at.rounds), is_resumed);
             }
             Ok(train::succeeded(&end))
         }

@@ -10,7 +10,7 @@ use grawa_lab::Table;
 use grawa_lab::statistics::summary;
 use grawa_train::observe::LinePace;
 use grawa_train::recipe::{Facts, Recipe, RecipeError};
-use grawa_train::{Checkpoint, Event, folder, observe};
+use grawa_train::{Checkpoint, Event, folder, observe, shell};
 use std::io::IsTerminal;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -67,7 +67,7 @@ pub(crate) fn run(arguments: &Arguments, stop: &Arc<AtomicBool>) -> Result<bool,
         // The rest of a run that was stopped says nothing about the next one.
         are_short |= is_whole && began.elapsed() < SHORT;
         if stop.load(Ordering::Relaxed) {
-            print(&format!("stopped; continue with: grawa train --resume {}", all.display()));
+            print(&format!("stopped; continue with: grawa train --resume {}", shell::path(&all)));
             return Ok(false);
         }
         let shown = match last_error(&place)? {
@@ -89,7 +89,7 @@ pub(crate) fn run(arguments: &Arguments, stop: &Arc<AtomicBool>) -> Result<bool,
             errors.len()
         ),
     });
-    print(&format!("compare their curves with: grawa report {}/seed-* --out report.html", all.display()));
+    print(&format!("compare their curves with: grawa report {}/seed-* --out report.html", shell::path(&all)));
     Ok(is_good)
 }
 
@@ -120,15 +120,16 @@ fn one(
     }
     match train::decide(&own, None)? {
         ControlFlow::Continue(task) => {
+            let is_resumed = own.resume.is_some();
             let ready = |recipe: &Recipe, facts: &Facts| {
                 if std::mem::take(warns) {
-                    train::warn_at_start(recipe, facts);
+                    train::warn_at_start(recipe, facts, is_resumed);
                 }
                 Ok(())
             };
             let Trained { recipe, facts, end, place } = train::carry_out(&own, task, stop, ready)?;
             if is_last {
-                train::warn_at_end(&recipe, &facts, &end);
+                train::warn_at_end(&recipe, &facts, &end, is_resumed);
             }
             let words = train::summary(&end, &place, "grawa train");
             let is_good = train::succeeded(&end);

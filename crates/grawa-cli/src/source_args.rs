@@ -1,7 +1,6 @@
 //! Arguments of the commands that read a model: what its file does not say.
 
 use crate::failure::Failure;
-use crate::output::warn_of_skipped;
 use clap::Args;
 use grawa_train::recipe::Recipe;
 use grawa_train::{FoundModel, find_model};
@@ -32,7 +31,6 @@ impl SourceArgs {
         more: &[(&str, &Option<String>, &str)],
     ) -> Result<(FoundModel, Recipe), Failure> {
         let found = find_model(model)?;
-        warn_of_skipped(&found.skipped);
         let overrides = found.overrides()?.options(&[
             ("data.kind", &self.data, "--data"),
             ("data.dir", &self.dir, "--dir"),

@@ -3,7 +3,7 @@
 use crate::bar::bar;
 use crate::dry_run::{ALL, Place, check_memory, dry_run};
 use crate::failure::Failure;
-use crate::output::{print, warn, warn_of_skipped};
+use crate::output::{print, warn};
 use crate::seeds;
 use crate::stop::on_signal;
 use clap::Args;
@@ -12,7 +12,10 @@ use grawa_train::observe::{About, EVENTS, Files, Screen};
 use grawa_train::recipe::{Facts, Format, Overrides, Recipe, RecipeError};
 #[cfg(feature = "plots")]
 use grawa_train::recipe::{Study, Variant};
-use grawa_train::{Checkpoint, Error, Finished, Observer, Reason, Recording, Run, folder, read_recording};
+use grawa_train::{
+    Checkpoint, Error, Finished, Observer, Reason, Record, Recording, ResumePoint, Run, folder,
+    read_recording, recipe_copy, resume_point, shell,
+};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -164,6 +167,10 @@ pub(crate) struct Arguments {
     /// With --resume: resume from this checkpoint, a name in DIR/checkpoints; later ones are removed as the run continues
     #[arg(long, value_name = "NAME", requires = "resume", conflicts_with_all = ["recipe", "data", "model", "method", "preset", "workers", "seed", "batch", "rate", "period", "device", "precision", "overlap", "init", "settings", "out", "replay", "dry_run"])]
     pub(crate) checkpoint: Option<String>,
+    /// With --resume: leave the record so far (events.jsonl, journal.jsonl and the files made of them) under other
+    /// names, and begin another. For a record that is damaged
+    #[arg(long, requires = "resume")]
+    pub(crate) without_record: bool,
     /// Repeat the run in this folder: its recipe and, at a free pace, the number of steps of each worker
     #[arg(long, value_name = "DIR", conflicts_with_all = ["recipe", "data", "dir", "model", "method", "preset", "workers", "seed", "batch", "rate", "period", "budget", "epochs", "device", "precision", "overlap", "init", "settings", "dry_run"])]
     pub(crate) replay: Option<PathBuf>,
@@ -209,13 +216,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
                 carry_out(arguments, task, &stop, |recipe, facts| {
                     listen_for_stop(&stop)?;
                     if !arguments.quiet {
-                        warn_at_start(recipe, facts);
+                        warn_at_start(recipe, facts, arguments.resume.is_some());
                     }
                     Ok(())
                 })?;
-            warn_at_end(&recipe, &facts, &end);
+            warn_at_end(&recipe, &facts, &end, arguments.resume.is_some());
             print(&summary(&end, &place, "grawa train"));
-            if let Some((best, error)) = folder::best(&place)? {
+            // A damaged one was named at the start.
+            if let Ok(Some((best, error))) = folder::best(&place) {
                 print(&format!("best model: test error {:.2} %, in {}", 100.0 * error, best.display()));
             }
             Ok(succeeded(&end))
@@ -232,10 +240,19 @@ pub(crate) struct Trained {
     pub(crate) place: PathBuf,
 }
 
-/// Prints what is probably not meant before a run.
-pub(crate) fn warn_at_start(recipe: &Recipe, facts: &Facts) {
-    warn_of(recipe, Some(facts.examples), None);
+/// Prints what is probably not meant before a run, or before the rest of one.
+pub(crate) fn warn_at_start(recipe: &Recipe, facts: &Facts, is_resumed: bool) {
+    warn_of_any(recipe, facts.examples, None, is_resumed);
     warn_of_folder(recipe);
+}
+
+/// Prints what is probably not meant by the recipe of a run that begins, or is resumed.
+pub(crate) fn warn_of_any(recipe: &Recipe, examples: u64, rounds: Option<u64>, is_resumed: bool) {
+    let warnings = match is_resumed {
+        true => recipe.warnings_of_resumed(Some(examples), rounds),
+        false => recipe.warnings(Some(examples), rounds),
+    };
+    warnings.iter().for_each(|warning| warn(&format!("warning: {warning}")));
 }
 
 /// Prints what is probably not meant by the class folders of a run.
@@ -248,9 +265,9 @@ pub(crate) fn warn_of_folder(recipe: &Recipe) {
 }
 
 /// Prints what was probably not meant after a run that was not stopped.
-pub(crate) fn warn_at_end(recipe: &Recipe, facts: &Facts, end: &Finished) {
+pub(crate) fn warn_at_end(recipe: &Recipe, facts: &Facts, end: &Finished, is_resumed: bool) {
     if end.reason == Reason::Spent {
-        warn_of(recipe, Some(facts.examples), Some(end.at.rounds));
+        warn_of_any(recipe, facts.examples, Some(end.at.rounds), is_resumed);
     }
 }
 
@@ -263,12 +280,12 @@ pub(crate) fn carry_out(
 ) -> Result<Trained, Failure> {
     let data = load(&task.recipe);
     if let (Err(_), Some(place)) = (&data, &arguments.resume) {
-        warn(&format!("if the data was moved: grawa train --resume {} --dir DIR", place.display()));
+        warn(&format!("if the data was moved: grawa train --resume {} --dir DIR", shell::path(place)));
     }
     let data = data?;
     // What the run needs is known before it is allocated.
     let facts = Facts::of(&task.recipe, &data);
-    check_memory(&task.recipe, &facts, ALL)?;
+    check_memory(&task.recipe, &facts, ALL, arguments.resume.is_some())?;
     ready(&task.recipe, &facts)?;
     let from = task.checkpoint.as_ref().map(|checkpoint| checkpoint.path().to_owned());
     let run = start(Run::new(task.recipe.clone(), &data)?, task.recording.take(), task.checkpoint.take());
@@ -324,7 +341,8 @@ pub(crate) fn decide(arguments: &Arguments, ranks: Option<u32>) -> Result<Contro
     if let Some(place) = &arguments.resume {
         let (dir, budget) = (&arguments.recipe.dir, arguments.recipe.budget());
         let changes = [("data.dir", dir, "--dir"), ("train.budget", &budget, "--budget")];
-        let recipe = Recipe::resolve(&folder::overrides(place)?.options(&changes)?)?;
+        let read = || Ok(Recipe::resolve(&folder::overrides(place)?.options(&changes)?)?);
+        let recipe = read().inspect_err(|_: &Failure| offer_recipe(place))?;
         let hold = Some(folder::hold(place, true)?);
         let checkpoint = choose(place, arguments)?;
         if budget.is_none() && is_finished(place, &checkpoint)? {
@@ -379,6 +397,13 @@ pub(crate) fn open(
 ) -> Result<(PathBuf, (folder::Hold, Files)), Failure> {
     if let (Some(place), Some((hold, checkpoint))) = (&arguments.resume, resumed) {
         let hold = folder::amend(place, recipe, hold)?;
+        if arguments.without_record
+            && let Some(number) = Files::set_aside(place)?
+        {
+            print(&format!(
+                "the record was set aside: {EVENTS} is {EVENTS}.aside-{number}, and so are the files beside it"
+            ));
+        }
         // The folder of a worker of a group has checkpoints and no record: then the record begins here.
         let files = match place.join(EVENTS).exists() {
             true => Files::resume(place, &checkpoint)?,
@@ -471,8 +496,9 @@ pub(crate) fn load(recipe: &Recipe) -> Result<Dataset, Failure> {
 #[cfg(feature = "group")]
 pub(crate) fn refuse_changes(arguments: &Arguments) -> Result<(), Failure> {
     let RecipeArgs { budget, epochs, dir, .. } = &arguments.recipe;
-    match arguments.resume.is_some() && (budget.is_some() || epochs.is_some() || dir.is_some()) {
-        true => Err(Failure::Usage("--resume with --budget or --dir is for `grawa train`")),
+    let is_changed = budget.is_some() || epochs.is_some() || dir.is_some() || arguments.without_record;
+    match arguments.resume.is_some() && is_changed {
+        true => Err(Failure::Usage("--resume with --budget, --dir or --without-record is for `grawa train`")),
         false => Ok(()),
     }
 }
@@ -543,24 +569,23 @@ pub(crate) fn claim(
     unreachable!("there is always a next number")
 }
 
-/// The checkpoint to resume from: the one that was named, or the newest complete one that the record contains. Prints which it is,
-/// and why it is not the newest.
+/// The checkpoint to resume from. Prints which it is, and what is not as it should be.
 fn choose(place: &Path, arguments: &Arguments) -> Result<Checkpoint, Failure> {
-    let checkpoint = match &arguments.checkpoint {
-        Some(name) => Checkpoint::named(place, name)?,
-        None => Checkpoint::newest_that(place, |checkpoint| Files::check(place, checkpoint.path()))?,
-    };
-    warn_of_skipped(checkpoint.skipped());
-    let path = checkpoint.path().display();
-    match (checkpoint.skipped().is_empty(), arguments.quiet) {
-        (false, false) => print(&format!("resuming from {path} instead")),
-        (false, true) => warn(&format!("resuming from {path} instead")),
-        (true, false) if !checkpoint.is_finished() || arguments.recipe.budget().is_some() => {
-            print(&format!("resuming from {path}"))
-        }
-        (true, _) => {}
+    let record = if arguments.without_record { Record::SetAside } else { Record::Continued };
+    let ResumePoint { checkpoint, notes } = resume_point(place, arguments.checkpoint.as_deref(), record)?;
+    notes.iter().for_each(|note| warn(note));
+    if !arguments.quiet && (!checkpoint.is_finished() || arguments.recipe.budget().is_some()) {
+        print(&format!("resuming from {}", checkpoint.path().display()));
     }
     Ok(checkpoint)
+}
+
+/// Prints how to put back the recipe of a run that cannot be read, where there is a copy of it.
+fn offer_recipe(place: &Path) {
+    if let Some(copy) = recipe_copy(place) {
+        let to = shell::path(&place.join(folder::RECIPE));
+        warn(&format!("the recipe as the run had it can be put back with: cp {} {to}", shell::path(&copy)));
+    }
 }
 
 /// Whether the run is finished, which is then printed.
@@ -581,20 +606,30 @@ pub(crate) fn succeeded(end: &Finished) -> bool {
 
 /// How a run ended, and how to resume it by `command`.
 pub(crate) fn summary(end: &Finished, place: &Path, command: &str) -> String {
-    let place = place.display();
+    let (folder, word) = (place.display(), shell::path(place));
     let steps = end.at.steps;
     match end.reason {
         Reason::Spent if end.diverged => format!(
-            "diverged: after {steps} steps a worker no worker's parameters are finite; its files stay in {place}\n\
+            "diverged: after {steps} steps a worker no worker's parameters are finite; its files stay in {folder}\n\
              start again with a smaller learning rate: --set train.rate=RATE"
         ),
         Reason::Spent => format!(
-            "done: {steps} steps a worker, {} rounds, {:.1} epochs in {:.1} s of training; see {place}\n\
-             evaluate it with: grawa eval {place}",
+            "done: {steps} steps a worker, {} rounds, {:.1} epochs in {:.1} s of training; see {folder}\n\
+             evaluate it with: grawa eval {word}",
             end.at.rounds, end.at.epochs, end.at.elapsed
         ),
         Reason::Interrupted => {
-            format!("stopped after step {steps}; resume it with: {command} --resume {place}")
+            format!("stopped: {} are saved; resume it with: {command} --resume {word}", saved(end))
         }
     }
+}
+
+/// What a run that was stopped has done, in words: also the steps since its last round.
+fn saved(end: &Finished) -> String {
+    let steps = end.workers.iter().map(|share| share.total);
+    let (least, most) = (steps.clone().min().unwrap_or(end.at.steps), steps.max().unwrap_or(end.at.steps));
+    let plural = |count: u64| if count == 1 { "" } else { "s" };
+    let range = if least == most { most.to_string() } else { format!("{least} to {most}") };
+    let rounds = end.at.rounds;
+    format!("{range} step{} of each worker and {rounds} round{}", plural(most), plural(rounds))
 }

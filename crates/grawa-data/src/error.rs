@@ -97,7 +97,7 @@ impl Error {
 
     /// A picture that does not decode.
     pub(crate) fn broken_picture(path: &Path, why: &str) -> Self {
-        let expected = "expected an intact JPEG or PNG file";
+        let expected = "expected an intact JPEG or PNG file: replace or remove it";
         Error::File(format!("{path:?} is not a readable picture: {why}; {expected}"))
     }
 }

@@ -43,7 +43,13 @@ pub(crate) struct Listed {
 /// alone, which are split. `progress` is told how many of how many pictures are decoded.
 ///
 /// The classes are the folders in the order of their names; files that are not called .jpg, .jpeg or .png are left out.
+///
+/// If something is wrong, everything that is wrong is named.
 pub fn folder(dir: &Path, reading: &Reading, progress: &(dyn Fn(usize, usize) + Sync)) -> Result<Dataset> {
+    read_folder(dir, reading, progress).map_err(|error| every_problem(dir, reading, error))
+}
+
+fn read_folder(dir: &Path, reading: &Reading, progress: &(dyn Fn(usize, usize) + Sync)) -> Result<Dataset> {
     let Listed { names, parts, .. } = list(dir, reading)?;
     let (count, all) = (names.len() as u32, parts.iter().map(|(files, _)| files.len()).sum());
     let (done, largest) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -75,8 +81,41 @@ pub fn folder(dir: &Path, reading: &Reading, progress: &(dyn Fn(usize, usize) + 
     Ok(Dataset::of(DatasetKind::Folder, class_names, count, [split(train)?, split(test)?]))
 }
 
-/// Lists the pictures below `dir`. Neither part is empty.
+/// Lists the pictures below `dir`. Neither part is empty. If several things are wrong the error has the first; see
+/// [`every_problem`].
 pub(crate) fn list(dir: &Path, reading: &Reading) -> Result<Listed> {
+    let (listed, mut problems) = look(dir, reading)?;
+    if problems.is_empty() { Ok(listed) } else { Err(problems.swap_remove(0)) }
+}
+
+/// At most so many problems are named.
+const NAMED: usize = 20;
+
+/// An error with everything that is wrong below `dir`, where more than one thing is: all class folders are looked at,
+/// and all pictures decoded. `first` is what was found first.
+pub(crate) fn every_problem(dir: &Path, reading: &Reading, first: Error) -> Error {
+    let Ok((listed, mut problems)) = look(dir, reading) else { return first };
+    let files: Vec<&PathBuf> = listed.parts.iter().flat_map(|(files, _)| files).collect();
+    problems.extend(crate::check_pictures(&files, &|| ()).into_iter().filter_map(Result::err));
+    if problems.len() < 2 {
+        return first;
+    }
+    let lines =
+        problems.iter().take(NAMED).map(|problem| format!("\n  problem: {problem}")).collect::<String>();
+    let more = match problems.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!("\n  and {more} more"),
+    };
+    Error::File(format!(
+        "{dir:?} has {} problems; mend them, and see with `grawa data info` what is left:{lines}{more}",
+        problems.len()
+    ))
+}
+
+/// Lists the pictures below `dir`, and what is wrong with the class folders. An error where there are no class folders
+/// to look at.
+pub(crate) fn look(dir: &Path, reading: &Reading) -> Result<(Listed, Vec<Error>)> {
+    let mut problems = Vec::new();
     let missing = |expected, hint| Err(Error::missing(dir, "class folders of pictures", expected, hint));
     if !dir.is_dir() {
         return missing("a folder of this name", "Give the folder that holds the class folders: --dir DIR");
@@ -97,41 +136,46 @@ pub(crate) fn list(dir: &Path, reading: &Reading) -> Result<Listed> {
     }
     let names: Vec<OsString> =
         classes.iter().filter_map(|path| path.file_name().map(OsStr::to_owned)).collect();
-    let part = |at: &Path, folders: Vec<PathBuf>, may_be_empty: bool| {
-        let (mut files, mut labels) = (Vec::new(), Vec::new());
-        for folder in folders {
-            let Ok(class) =
-                names.binary_search_by(|name| name.as_os_str().cmp(folder.file_name().unwrap_or_default()))
-            else {
-                let found = "a class folder that is not in train";
-                return Err(Error::wrong_format(&folder, found, "the classes of train"));
-            };
-            let pictures = pictures(&folder)?;
-            if pictures.is_empty() && !may_be_empty {
-                let expected = "one or more files called .jpg, .jpeg or .png";
-                return Err(Error::wrong_format(&folder, "no picture in this class folder", expected));
+    let mut part =
+        |at: &Path, folders: Vec<PathBuf>, may_be_empty: bool| -> Result<(Vec<PathBuf>, Vec<u32>)> {
+            let (mut files, mut labels) = (Vec::new(), Vec::new());
+            for folder in folders {
+                let Ok(class) = names
+                    .binary_search_by(|name| name.as_os_str().cmp(folder.file_name().unwrap_or_default()))
+                else {
+                    let found = "a class folder that is not in train";
+                    let expected =
+                        "the classes of train: move it away, or put pictures to train on into train";
+                    problems.push(Error::wrong_format(&folder, found, expected));
+                    continue;
+                };
+                let pictures = pictures(&folder)?;
+                if pictures.is_empty() && !may_be_empty {
+                    let expected =
+                        "one or more files called .jpg, .jpeg or .png: put some there, or remove the folder";
+                    problems.push(Error::wrong_format(&folder, "no picture in this class folder", expected));
+                }
+                labels.resize(labels.len() + pictures.len(), class as u32);
+                files.extend(pictures);
             }
-            labels.resize(labels.len() + pictures.len(), class as u32);
-            files.extend(pictures);
-        }
-        if files.is_empty() {
-            let expected = "class folders with files called .jpg, .jpeg or .png";
-            return Err(Error::wrong_format(at, "no picture at all", expected));
-        }
-        Ok((files, labels))
-    };
+            if files.is_empty() {
+                let expected = "class folders with files called .jpg, .jpeg or .png";
+                problems.push(Error::wrong_format(at, "no picture at all", expected));
+            }
+            Ok((files, labels))
+        };
     let all = part(&train_dir, classes, false)?;
     let parts = match &test_dir {
         Some(test_dir) => [all, part(test_dir, find_folder::subfolders(test_dir)?, true)?],
-        None if reading.split_test > 0.0 => divide(all, reading)?,
+        None if reading.split_test > 0.0 => divide(all, reading, &mut problems),
         None => {
             let hint =
                 "Give the folder that holds both, or let a fifth be for testing: --set data.split_test=0.2";
             return missing("folders train and val (or test)", hint);
         }
     };
-    let is_split = test_dir.is_some();
-    Ok(Listed { names, parts, is_split, roots: [Some(train_dir), test_dir].into_iter().flatten().collect() })
+    let (is_split, roots) = (test_dir.is_some(), [Some(train_dir), test_dir].into_iter().flatten().collect());
+    Ok((Listed { names, parts, is_split, roots }, problems))
 }
 
 /// Pictures in formats that are not read.
@@ -188,18 +232,21 @@ fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{plural}")
 }
 
-/// Divides every class by the seed; each part has at least one picture of it.
+/// Divides every class by the seed; each part has at least one picture of it, or that is a problem.
 fn divide(
     (files, labels): (Vec<PathBuf>, Vec<u32>),
     reading: &Reading,
-) -> Result<[(Vec<PathBuf>, Vec<u32>); 2]> {
+    problems: &mut Vec<Error>,
+) -> [(Vec<PathBuf>, Vec<u32>); 2] {
     let mut is_test = vec![false; files.len()];
     let mut first = 0;
     for class in labels.chunk_by(|a, b| a == b) {
         let (count, label) = (class.len(), class[0]);
         if count < 2 {
             let expected = "two or more in each class: one to train on, one to test on";
-            return Err(Error::wrong_format(&files[first], "the only picture of its class", expected));
+            problems.push(Error::wrong_format(&files[first], "the only picture of its class", expected));
+            first += count;
+            continue;
         }
         let tests = ((count as f64 * reading.split_test).round() as usize).clamp(1, count - 1);
         let order = Key::new(reading.seed, Purpose::Shuffle).worker(SPLIT).step(label.into());
@@ -214,7 +261,7 @@ fn divide(
         files.push(file);
         labels.push(label);
     }
-    Ok(parts)
+    parts
 }
 
 /// The bytes of a file.

@@ -63,9 +63,17 @@ pub fn info(dir: &Path, progress: &(dyn Fn(usize, usize) + Sync)) -> Result<Info
             places.push(at);
         }
     }
-    let as_folder = folder::list(dir, &UNSPLIT);
-    if dir.join("train").is_dir() || info.text.is_empty() && as_folder.is_ok() {
-        describe_folder(&mut info, dir, progress);
+    let as_folder = folder::look(dir, &UNSPLIT);
+    let has_pictures = |listed: &folder::Listed| listed.parts.iter().any(|(files, _)| !files.is_empty());
+    let as_folder = as_folder.and_then(|(listed, mut problems)| match has_pictures(&listed) {
+        true => Ok((listed, problems)),
+        false => Err(problems.pop().unwrap_or_else(|| Error::missing(dir, "pictures", "class folders", ""))),
+    });
+    if let (Ok(found), true) = (&as_folder, dir.join("train").is_dir() || info.text.is_empty()) {
+        describe_folder(&mut info, dir, found, progress);
+    } else if let (Err(problem), true) = (&as_folder, dir.join("train").is_dir()) {
+        info.add(&format!("{} in {}", DatasetKind::Folder, dir.display()));
+        info.problem(problem);
     }
     for cifar::Format { archive: (name, _), kind, .. } in [&cifar::CIFAR10, &cifar::CIFAR100] {
         let (path, dir) = (dir.join(name), dir.display());
@@ -104,34 +112,27 @@ fn describe(info: &mut Info, kind: DatasetKind, at: &Path) {
     }
 }
 
-/// At most so many broken pictures are named.
-const NAMED: usize = 5;
-
-/// Class folders, with the pictures that cannot be decoded.
-fn describe_folder(info: &mut Info, dir: &Path, progress: &(dyn Fn(usize, usize) + Sync)) {
+/// Class folders, with what is wrong with them, and the pictures that cannot be decoded.
+fn describe_folder(
+    info: &mut Info,
+    dir: &Path,
+    (listed, problems): &(folder::Listed, Vec<Error>),
+    progress: &(dyn Fn(usize, usize) + Sync),
+) {
     let place = format!("{} in {}", DatasetKind::Folder, dir.display());
-    let listed = match folder::list(dir, &UNSPLIT) {
-        Ok(listed) => listed,
-        Err(problem) => {
-            info.add(&place);
-            return info.problem(problem);
-        }
-    };
     let [train, test] = [0, 1].map(|part: usize| listed.parts[part].0.len());
-    let first = folder::read(&listed.parts[0].0[0]).and_then(|bytes| picture::size(&bytes, dir));
+    let files: Vec<&Path> = listed.parts.iter().flat_map(|(files, _)| files).map(AsRef::as_ref).collect();
+    let first = folder::read(files[0]).and_then(|bytes| picture::size(&bytes, dir));
     let shape = first.map_or(String::new(), |(height, width)| {
         format!(" of {} (the first; others may differ)", Shape::new(3, height, width))
     });
     let classes = listed.names.len();
     info.add(&format!("{place}: {train} training and {test} test images{shape} in {classes} classes"));
-    let files: Vec<&Path> = listed.parts.iter().flat_map(|(files, _)| files).map(AsRef::as_ref).collect();
+    problems.iter().for_each(|problem| info.problem(problem));
     let done = AtomicUsize::new(0);
     let checked = check_pictures(&files, &|| progress(done.fetch_add(1, Ordering::Relaxed) + 1, files.len()));
     let broken: Vec<Error> = checked.into_iter().filter_map(Result::err).collect();
-    broken.iter().take(NAMED).for_each(|error| info.problem(error));
-    if broken.len() > NAMED {
-        info.problem(format_args!("{} more pictures cannot be read", broken.len() - NAMED));
-    }
+    broken.iter().for_each(|error| info.problem(error));
     for warning in folder::folder_warnings(dir, &UNSPLIT).unwrap_or_default() {
         info.add(&format!("  warning: {warning}"));
     }
@@ -193,11 +194,25 @@ mod tests {
         }
         let Info { text, problems } = info();
         assert!(problems == 1 && text.contains("the only picture of its class"), "{text}");
-        assert!(text.contains("<class>/, and train/<class>/"), "{text}");
         write("b/2.png", &good);
         assert_eq!(info().problems, 0, "{}", info().text);
         write("c/notes.txt", b"");
         assert!(info().text.contains("no picture in this class folder"), "{}", info().text);
+        // All that is wrong at once, here and where a run reads them.
+        write("a/broken.png", b"no picture");
+        write("d/only.jpg", &good);
+        let Info { text, problems } = info();
+        let error = folder(dir.path(), &UNSPLIT, &|_, _| ()).unwrap_err().to_string();
+        let survey = crate::survey(dir.path(), &UNSPLIT).unwrap_err().to_string();
+        assert_eq!(problems, 3, "{text}");
+        for words in ["no picture in this class folder", "remove the folder", "only.jpg", "broken.png"] {
+            for said in [&text, &error, &survey] {
+                assert!(said.contains(words), "{words}: {said}");
+            }
+        }
+        assert!(error.contains("has 3 problems") && error.contains("grawa data info"), "{error}");
+        fs::remove_file(dir.path().join("a/broken.png")).unwrap();
+        fs::remove_dir_all(dir.path().join("d")).unwrap();
         for name in ["c/empty.png", "c/text.png", "c/cut.png"] {
             write(name, if name == "c/cut.png" { &good[..good.len() / 2] } else { &name.as_bytes()[..0] });
         }

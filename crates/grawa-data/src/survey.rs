@@ -32,6 +32,10 @@ const HEADER: u64 = 1 << 18;
 
 /// Lists the pictures below `dir` and reads the headers of up to 4,096 of them, evenly spread.
 pub fn survey(dir: &Path, reading: &Reading) -> Result<Survey> {
+    look(dir, reading).map_err(|error| folder::every_problem(dir, reading, error))
+}
+
+fn look(dir: &Path, reading: &Reading) -> Result<Survey> {
     let listed = folder::list(dir, reading)?;
     let count = [0, 1].map(|part: usize| listed.parts[part].0.len());
     let all: Vec<&Path> = listed.parts.iter().flat_map(|(files, _)| files).map(AsRef::as_ref).collect();

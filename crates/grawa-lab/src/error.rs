@@ -55,6 +55,9 @@ pub enum Error {
     /// Runs that cannot be compared, with the metrics of each.
     #[error("these runs share no metric: {0}. Make a report of runs on the same data")]
     NothingShared(String),
+    /// The data of a page that cannot be written as JSON.
+    #[error("the data of the page cannot be written as JSON: {0}")]
+    Json(#[from] serde_json::Error),
     /// A file that would be overwritten, and what is there.
     #[error("{} {}; nothing was written. Choose another --out, or move it", .0.display(), .1)]
     FileInUse(PathBuf, &'static str),
@@ -70,11 +73,13 @@ impl From<grawa_flat::Error> for Error {
 impl Error {
     /// Whether the request was wrong (exit code 2), rather than something failed (exit code 1).
     pub fn is_usage(&self) -> bool {
-        use Error::{Busy, CellFailed, DamagedCell, NoEnd, Train};
+        use Error::{Busy, CellFailed, DamagedCell, Json, NoEnd, Train};
         match self {
             Error::Flat(error) => error.is_usage(),
             Error::Output(error) => error.is_usage(),
-            error => !matches!(error, Train(_) | Busy(_) | DamagedCell(..) | CellFailed(..) | NoEnd(_)),
+            error => {
+                !matches!(error, Train(_) | Busy(_) | DamagedCell(..) | CellFailed(..) | NoEnd(_) | Json(_))
+            }
         }
     }
 }

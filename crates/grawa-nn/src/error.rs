@@ -150,6 +150,20 @@ pub enum Error {
         /// What the reader said.
         why: String,
     },
+    /// A file whose content does not agree with its checksum.
+    #[error(
+        "{} is damaged: its checksum is {found}, and its metadata have {expected}; use another copy of it. If another program \
+         changed it on purpose, let that program leave out the word 'crc32c' of its metadata",
+        path.display()
+    )]
+    DamagedTensors {
+        /// The file.
+        path: PathBuf,
+        /// The checksum of what it holds.
+        found: String,
+        /// The one it was written with.
+        expected: String,
+    },
     /// A tensor that is missing from a file.
     #[error("{} has no tensor '{name}', which {network} needs; is it of another network?", path.display())]
     TensorMissing {

@@ -50,4 +50,4 @@ pub use scalar::Scalar;
 pub use shape::Shape;
 pub use state::State;
 pub use tape::{Mode, Tape};
-pub use tensors::{Data, Metadata, Tensor, Tensors};
+pub use tensors::{CHECKSUM, Data, Metadata, Tensor, Tensors};

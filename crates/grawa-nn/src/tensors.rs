@@ -3,8 +3,14 @@
 //! A file is read as a whole and checked before use. It is written under a temporary name and renamed, so that a
 //! reader never finds a partial file. A tensor that is missing, unknown, or of another shape or type is an error that
 //! names the file, the tensor, what was found and what was expected.
+//!
+//! Every file has a checksum of itself in its metadata, under [`CHECKSUM`]: the CRC-32C of the names, types, shapes and
+//! numbers of all tensors and of all other metadata, in the order of the names. A file whose content does not agree
+//! with it is not used. Files without one, of other programs and of older versions, are read as they are; and other
+//! programs read ours, for whom it is one more word.
 
 use crate::Error;
+use crc_fast::CrcAlgorithm::Crc32Iscsi;
 use grawa_core::Layout;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, View};
 use std::borrow::Cow;
@@ -47,6 +53,9 @@ impl Tensor {
         format!("{kind} of shape {:?}", self.shape)
     }
 }
+
+/// The key of a file's checksum in its metadata.
+pub const CHECKSUM: &str = "crc32c";
 
 /// The metadata of a file: words by name, in the order of the names.
 pub type Metadata = BTreeMap<String, String>;
@@ -101,7 +110,32 @@ impl Tensors {
             };
             all.tensors.insert(name.to_owned(), Tensor { shape: view.shape().into(), data });
         }
-        Ok(all)
+        match all.metadata.remove(CHECKSUM) {
+            Some(expected) if expected != all.checksum() => {
+                Err(Error::DamagedTensors { path: path.into(), found: all.checksum(), expected })
+            }
+            _ => Ok(all),
+        }
+    }
+
+    /// The checksum of the content. It does not depend on how the file's header is written.
+    fn checksum(&self) -> String {
+        let mut digest = crc_fast::Digest::new(Crc32Iscsi);
+        // Each piece with its length, so that no two contents have the same bytes.
+        let mut add = |bytes: &[u8]| {
+            digest.update(&(bytes.len() as u64).to_le_bytes());
+            digest.update(bytes);
+        };
+        for (name, tensor) in &self.tensors {
+            add(name.as_bytes());
+            add(tensor.describe().as_bytes());
+            add(&tensor.data.bytes());
+        }
+        for (key, value) in self.metadata.iter().filter(|(key, _)| *key != CHECKSUM) {
+            add(key.as_bytes());
+            add(value.as_bytes());
+        }
+        format!("{:08x}", digest.finalize())
     }
 
     /// Adds a tensor.
@@ -223,9 +257,9 @@ impl Tensors {
         let order = RefCell::new(Vec::new());
         let outlines = self.tensors.iter().map(|(name, tensor)| (name, Outline { tensor, order: &order }));
         let mut header = safetensors::serialize(outlines, None).map_err(wrong)?;
-        if !self.metadata.is_empty() {
-            header = with_metadata(&header, &self.metadata);
-        }
+        let mut metadata = self.metadata.clone();
+        metadata.insert(CHECKSUM.into(), self.checksum());
+        header = with_metadata(&header, &metadata);
         // The library reserves memory for the tensors.
         header.shrink_to_fit();
         let tensors = order.into_inner().into_iter().map(|tensor: &Tensor| tensor.data.bytes());
@@ -366,7 +400,19 @@ mod tests {
     /// The same words give the same bytes, and the tensors' bytes are those of a file without them.
     #[test]
     fn metadata_goes_both_ways() {
-        let plain = some().to_bytes().unwrap();
+        let plain = safetensors::serialize(
+            &BTreeMap::from([
+                ("a", TensorView::new(Dtype::F32, vec![2, 1], &some().tensors["a"].data.bytes()).unwrap()),
+                ("n", TensorView::new(Dtype::I64, vec![], &some().tensors["n"].data.bytes()).unwrap()),
+            ]),
+            None,
+        )
+        .unwrap();
+        assert_eq!(
+            Tensors::parse(&plain, Path::new("file"), "net").unwrap(),
+            some(),
+            "another program's file"
+        );
         let words =
             [("network", "resnet20"), ("classes", r#"["a \"b\"", "ü"]"#), ("step", "9"), ("mean", "[0.5]")];
         let metadata: Metadata = words.map(|(key, value)| (key.into(), value.into())).into();
@@ -412,6 +458,56 @@ mod tests {
         assert_eq!(Tensors::read(&path, "net").unwrap(), tensors);
         std::fs::remove_file(&path).unwrap();
         assert!(Tensors::read(&path, "net").unwrap_err().to_string().contains("cannot read"));
+    }
+
+    /// Each bit of a file, flipped: the file is refused, or nothing that it says is another thing. So it is with any
+    /// tensor, name and word.
+    #[test]
+    fn a_flipped_bit_is_found() {
+        let mut tensors = some();
+        tensors.put("b.weight", Tensor::f32(&[3], vec![0.25, -3.5, 1e-8]));
+        tensors.metadata = [("mean", "[0.3]"), ("classes", r#"["cat", "dog"]"#)]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into();
+        let bytes = tensors.to_bytes().unwrap();
+        let (mut damaged, mut harmless) = (0, 0);
+        for at in 0..bytes.len() {
+            for bit in 0..8 {
+                let mut flipped = bytes.clone();
+                flipped[at] ^= 1 << bit;
+                match Tensors::parse(&flipped, Path::new("file"), "net") {
+                    Err(Error::DamagedTensors { .. }) => damaged += 1,
+                    Err(_) => {}
+                    Ok(mut read) => {
+                        // The name of the checksum itself: then the file has none, and one word more.
+                        read.metadata.retain(|key, _| tensors.metadata.contains_key(key));
+                        assert_eq!(read, tensors, "bit {bit} of byte {at}");
+                        harmless += 1;
+                    }
+                }
+            }
+        }
+        assert!(damaged > 8 * 28 && harmless < 8 * CHECKSUM.len() + 64, "{damaged} {harmless}");
+        let mut flipped = bytes.clone();
+        *flipped.last_mut().unwrap() ^= 1;
+        let words = Tensors::parse(&flipped, Path::new("file"), "net").unwrap_err().to_string();
+        assert!(
+            words.starts_with("file is damaged: its checksum is ") && words.contains("'crc32c'"),
+            "{words}"
+        );
+    }
+
+    /// What other programs do with our files: they read them, and write them with another header and the same metadata.
+    #[test]
+    fn other_programs_read_the_files_and_write_them_again() {
+        let mut tensors = some();
+        tensors.metadata.insert("step".into(), "9".into());
+        let bytes = tensors.to_bytes().unwrap();
+        let read = SafeTensors::deserialize(&bytes).unwrap();
+        assert_eq!(read.tensor("n").unwrap().data(), (-7i64).to_le_bytes());
+        let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
+        let again = safetensors::serialize(read.iter(), header.metadata().clone()).unwrap();
+        assert_eq!(Tensors::parse(&again, Path::new("file"), "net").unwrap(), tensors);
     }
 
     proptest! {

@@ -2,7 +2,8 @@
 //!
 //! The model is made by a round that pulls no worker: the mean of the workers is a round of equal weights, the best worker one in which
 //! the smallest loss leads. Every worker then measures its share of the test set. The training state does not change, and the time is
-//! not counted as training time.
+//! not counted as training time. A run that is asked to stop breaks its evaluation off, and makes it again after a
+//! resume.
 
 use crate::BatchNorm;
 use crate::Error;
@@ -16,6 +17,7 @@ use grawa_core::{
     Evaluate, Layout, Memory, Method, Name, Plan, Preset, Pull, Report, Score, StateKind, Weighting, plan,
 };
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// The round that makes the evaluated model, where it is made of the workers.
 pub fn viewing(evaluate: Evaluate) -> Option<Method> {
@@ -97,18 +99,39 @@ pub fn average(layout: &Layout, workers: &[Vec<f32>]) -> Vec<f32> {
 type ModelStatistics = (Option<usize>, Arc<Vec<f32>>);
 
 impl Process {
-    /// Measures the model of the method.
-    pub fn evaluate(&mut self) -> Result<(), Error> {
-        let Some(evaluation) = self.set.evaluation() else { return Ok(()) };
+    /// Measures the model of the method; false if that was broken off, since the run is to stop.
+    pub fn evaluate(&mut self) -> Result<bool, Error> {
+        let Some(evaluation) = self.set.evaluation() else { return Ok(true) };
         let clock = Arc::clone(&self.common.clock);
         let start = clock();
+        let measured = self.measure(&evaluation)?;
+        let spent = clock().saturating_sub(start);
+        // It is not training time.
+        self.began += spent;
+        for worker in &mut self.workers {
+            worker.tally.times.evaluate += spent.as_secs_f64();
+        }
+        let Some((models, statistics)) = measured else { return Ok(false) };
+        let evaluated = Evaluated { at: self.place(), models };
+        self.calibrated = statistics.first().map(|(_, statistics)| statistics.to_vec()).unwrap_or_default();
+        self.report_shared(vec![Event::Evaluated(evaluated.clone())]);
+        self.history.push(evaluated);
+        self.evaluated_at = Some(self.at);
+        Ok(true)
+    }
+
+    /// The results of the method's models, and the statistics they were measured with; none if that was broken off.
+    fn measure(
+        &mut self,
+        evaluation: &Evaluation,
+    ) -> Result<Option<(Vec<Model>, Vec<ModelStatistics>)>, Error> {
         let best = self.make_view()?;
         let evaluate = self.common.method.evaluate;
         let model = match evaluate {
             Evaluate::Each => Measured::Own,
             _ => Measured::Centre(self.evaluated_slot()?),
         };
-        let statistics = self.settle_statistics(&evaluation, model, best)?;
+        let Some(statistics) = self.settle_statistics(evaluation, model, best)? else { return Ok(None) };
         let counts = self.measure_together(model, |set, shards| {
             let of = |shard: &Shard| statistics.iter().find(|(index, _)| *index == Some(shard.index));
             let all = statistics.first().map(|(_, statistics)| Arc::clone(statistics)).unwrap_or_default();
@@ -119,6 +142,7 @@ impl Process {
             let counts = set.test(model, shards, &statistics);
             counts.into_iter().map(|(index, counts)| (index, counts.map(numbers))).collect()
         })?;
+        let Some(counts) = counts else { return Ok(None) };
         let mut models = Vec::new();
         for (worker, numbers) in counts {
             let [loss, wrong, examples] = numbers[..] else {
@@ -147,18 +171,7 @@ impl Process {
             wrong: counts.wrong,
             examples: counts.examples,
         });
-        let evaluated = Evaluated { at: self.place(), models: models.collect() };
-        self.calibrated = statistics.first().map(|(_, statistics)| statistics.to_vec()).unwrap_or_default();
-        let spent = clock().saturating_sub(start);
-        // It is not training time.
-        self.began += spent;
-        for worker in &mut self.workers {
-            worker.tally.times.evaluate += spent.as_secs_f64();
-        }
-        self.report_shared(vec![Event::Evaluated(evaluated.clone())]);
-        self.history.push(evaluated);
-        self.evaluated_at = Some(self.at);
-        Ok(())
+        Ok(Some((models.collect(), statistics)))
     }
 
     /// Where the evaluated model is, if it is one.
@@ -244,11 +257,13 @@ impl Process {
     /// Every worker of the run measures its share of the batches, and all get the results of all. If one is lost meanwhile its share is
     /// missing, and the others divide all batches again: so the result covers all batches. No worker joins meanwhile, so each repetition
     /// has fewer workers, and it ends.
+    ///
+    /// None if it was broken off, since the run is to stop: no numbers of one worker tell this to all.
     fn measure_together(
         &mut self,
         model: Measured,
         mut measure: impl FnMut(&mut dyn WorkerSet, &[Shard]) -> PerWorker<Vec<f64>>,
-    ) -> Result<Vec<(u32, Vec<f64>)>, Error> {
+    ) -> Result<Option<Vec<(u32, Vec<f64>)>>, Error> {
         let mut all: Vec<u32> =
             self.processes.iter().flat_map(|(_, workers)| workers.iter().copied()).collect();
         loop {
@@ -264,7 +279,18 @@ impl Process {
             let measured = measure(&mut *self.set, &shards);
             let mut mine = Vec::new();
             self.take(measured, |worker, numbers| mine.push((worker.id, numbers)))?;
+            if self.common.stop.load(Ordering::Relaxed) {
+                if self.membership.is_elastic() && !self.common.together.load(Ordering::Relaxed) {
+                    // The others measure again, without it.
+                    return Err(Error::Left);
+                }
+                // They may be of a part.
+                mine.iter_mut().for_each(|(_, numbers)| numbers.clear());
+            }
             let mut results = self.gather_numbers(mine)?;
+            if results.iter().any(|(_, numbers)| numbers.is_empty()) {
+                return Ok(None);
+            }
             // Only workers that were asked count, and each once.
             let mut expected = all.iter().copied().peekable();
             results.retain(|(worker, _)| {
@@ -273,7 +299,7 @@ impl Process {
             });
             let heard: Vec<u32> = results.iter().map(|(worker, _)| *worker).collect();
             if heard == all {
-                return Ok(results);
+                return Ok(Some(results));
             }
             self.processes
                 .iter_mut()
@@ -282,13 +308,13 @@ impl Process {
         }
     }
 
-    /// The statistics for the evaluated model, as the policy says.
+    /// The statistics for the evaluated model, as the policy says; none if counting them was broken off.
     fn settle_statistics(
         &mut self,
         Evaluation { policy, statistics: layout }: &Evaluation,
         model: Measured,
         leader: Option<u32>,
-    ) -> Result<Vec<ModelStatistics>, Error> {
+    ) -> Result<Option<Vec<ModelStatistics>>, Error> {
         let is_each = model == Measured::Own;
         let mut own = Vec::new();
         // Recalibration does not need them, and a GPU would have to be waited for.
@@ -299,7 +325,7 @@ impl Process {
         }
         if layout.is_empty() || (is_each && *policy == BatchNorm::Keep) {
             let own = own.into_iter();
-            return Ok(own.map(|(index, _, statistics)| (Some(index), Arc::new(statistics))).collect());
+            return Ok(Some(own.map(|(index, _, statistics)| (Some(index), Arc::new(statistics))).collect()));
         }
         let narrow = |numbers: Vec<f64>| numbers.into_iter().map(|x| x as f32).collect::<Vec<f32>>();
         if *policy != BatchNorm::Recalibrate {
@@ -314,11 +340,11 @@ impl Process {
                 workers.retain(|(worker, _)| !without_part.contains(worker));
                 let workers: Vec<Vec<f32>> =
                     workers.into_iter().map(|(_, numbers)| narrow(numbers)).collect();
-                return Ok(vec![(None, Arc::new(average(layout, &workers)))]);
+                return Ok(Some(vec![(None, Arc::new(average(layout, &workers)))]));
             }
             let leader = leader.filter(|_| !is_each);
             let chosen = workers.iter().position(|(worker, _)| Some(*worker) == leader).unwrap_or(0);
-            return Ok(vec![(None, Arc::new(narrow(workers.swap_remove(chosen).1)))]);
+            return Ok(Some(vec![(None, Arc::new(narrow(workers.swap_remove(chosen).1)))]));
         }
         let mean = |mut sums: Vec<f64>| {
             let total = sums.pop().unwrap_or(0.0);
@@ -336,12 +362,13 @@ impl Process {
             self.take(found, |worker, found| {
                 own.push((Some(worker.index), Arc::new(mean(with_count(found)))));
             })?;
-            return Ok(own);
+            return Ok(Some(own));
         }
         let shares = self.measure_together(model, |set, shards| {
             let found = set.recalibrate(model, shards);
             found.into_iter().map(|(index, found)| (index, found.map(with_count))).collect()
         })?;
+        let Some(shares) = shares else { return Ok(None) };
         let mut sums = vec![0.0; layout.len() + 1];
         for (worker, share) in shares {
             if share.len() != sums.len() {
@@ -349,7 +376,7 @@ impl Process {
             }
             sums.iter_mut().zip(share).for_each(|(sum, x)| *sum += x);
         }
-        Ok(vec![(None, Arc::new(mean(sums)))])
+        Ok(Some(vec![(None, Arc::new(mean(sums)))]))
     }
 }
 

@@ -18,10 +18,18 @@ pub enum Event {
     Round(Round),
     /// The model was measured on the test set.
     Evaluated(Evaluated),
-    /// A checkpoint begins to be written: all earlier events belong to it, all later ones do not. It is complete when its folder is
-    /// there.
+    /// A checkpoint begins to be written: all earlier events belong to it, all later ones do not. It is complete at
+    /// [`Event::CheckpointWritten`].
     Checkpoint {
         /// Where the run stands.
+        at: Place,
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A checkpoint is complete and on the disk, and those that it makes superfluous are removed: it can be copied
+    /// elsewhere. Only the observers of the process that wrote it are told, and no record has it.
+    CheckpointWritten {
+        /// Where the run stood at the checkpoint.
         at: Place,
         /// The folder.
         path: PathBuf,
@@ -39,7 +47,7 @@ impl Event {
             Event::Started(event) => &event.at,
             Event::Round(event) => &event.at,
             Event::Evaluated(event) => &event.at,
-            Event::Checkpoint { at, .. } => at,
+            Event::Checkpoint { at, .. } | Event::CheckpointWritten { at, .. } => at,
             Event::Fault(event) => &event.at,
             Event::Finished(event) => &event.at,
         }

@@ -1,5 +1,6 @@
 //! What can go wrong in a run.
 
+use crate::shell;
 use std::path::PathBuf;
 use thiserror::Error;
 
@@ -84,12 +85,64 @@ pub enum Error {
         expected: u32,
     },
     /// A folder of whose checkpoints none can be used.
-    #[error("{} has no checkpoint to resume from: {why}", path.display())]
+    #[error("{} has no checkpoint that can be used: {why}{}", path.display(), whole(best))]
     NoUsableCheckpoint {
         /// The run's folder.
         path: PathBuf,
         /// What is wrong with each.
         why: String,
+        /// The folder of the best model and its test error, if that is whole.
+        best: Option<(PathBuf, f64)>,
+    },
+    /// A run whose newest checkpoint cannot be used, where a model is asked for: an older one is another model.
+    #[error(
+        "the newest checkpoint of {} cannot be used: {why}. The newest that is whole is {}, {}{}; give the one to use",
+        run.display(), older.display(), after(*steps), whole(best)
+    )]
+    NewestUnusable {
+        /// The run's folder.
+        run: PathBuf,
+        /// What is wrong with those that are newer.
+        why: String,
+        /// The newest checkpoint that is whole.
+        older: PathBuf,
+        /// Local steps of each worker there.
+        steps: u64,
+        /// The folder of the best model and its test error, if that is whole.
+        best: Option<(PathBuf, f64)>,
+    },
+    /// A run of which nothing but its start can be used: to resume it would begin it anew.
+    #[error(
+        "{why}. Nothing but the start of the run is whole: all {lost} steps of each worker would be lost{}. To begin anew: \
+         grawa train --resume {} --checkpoint {start}",
+        whole(best),
+        shell::path(run)
+    )]
+    OnlyTheStart {
+        /// The run's folder.
+        run: PathBuf,
+        /// What is wrong with the newer checkpoints.
+        why: String,
+        /// The local steps of each worker at the newest.
+        lost: u64,
+        /// The name of the checkpoint of the start.
+        start: String,
+        /// The folder of the best model and its test error, if that is whole.
+        best: Option<(PathBuf, f64)>,
+    },
+    /// A run whose record does not contain the checkpoint to resume from, or cannot be read.
+    #[error(
+        "the record of the run cannot be continued: {why}. The checkpoint is whole: put the damaged file back, or set the record \
+         aside and begin another: grawa train --resume {}{} --without-record",
+        shell::path(run), checkpoint.iter().map(|name| format!(" --checkpoint {}", shell::word(name))).collect::<String>()
+    )]
+    RecordUnusable {
+        /// The run's folder.
+        run: PathBuf,
+        /// The name of the checkpoint, if it was given.
+        checkpoint: Option<String>,
+        /// What is wrong with the record.
+        why: Box<Error>,
     },
     /// A checkpoint that is not there.
     #[error("{} has no checkpoint '{name}'; there are: {there}", path.display())]
@@ -140,8 +193,8 @@ pub enum Error {
     /// A folder in which a run is active.
     #[error(
         "a run is at work in {0}: wait for its end, or end it; workers whose coordinator is gone reconnect to \
-         `grawa coordinate --resume {0}` with their --key FILE or --wire plain",
-        path.display()
+         `grawa coordinate --resume {1}` with their --key FILE or --wire plain",
+        path.display(), shell::path(path)
     )]
     AtWork {
         /// The folder.
@@ -208,7 +261,7 @@ pub enum Error {
 
 /// The commands that continue a run without its log.
 fn from_workers(folder: &std::path::Path, is_recipe: bool) -> String {
-    let folder = folder.display();
+    let folder = shell::path(folder);
     match is_recipe {
         true => format!(
             "`grawa coordinate --resume {folder} --from-workers` with its --key FILE or --wire plain, and `grawa join HOST:PORT --out KEPT` \
@@ -218,6 +271,22 @@ fn from_workers(folder: &std::path::Path, is_recipe: bool) -> String {
             "`grawa launch --resume {folder} --from-workers -- COMMAND`, or `grawa coordinate --resume {folder} --from-workers` with its --key \
              FILE or --wire plain, and `grawa join … -- COMMAND` for a program that restores its checkpoint"
         ),
+    }
+}
+
+/// In words: the best model, if there is one.
+fn whole(best: &Option<(PathBuf, f64)>) -> String {
+    let words = |(path, error): &(PathBuf, f64)| {
+        format!("; the best model so far is whole: {}, test error {:.2} %", path.display(), 100.0 * error)
+    };
+    best.as_ref().map(words).unwrap_or_default()
+}
+
+/// In words: how long a model was trained.
+fn after(steps: u64) -> String {
+    match steps {
+        0 => "the untrained model of the start".into(),
+        steps => format!("after {steps} steps of each worker"),
     }
 }
 

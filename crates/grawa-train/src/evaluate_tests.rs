@@ -9,9 +9,10 @@ use crate::run::Launch;
 use crate::snapshot::{Part, fresh};
 use crate::thread_set::{Seat, on_threads};
 use crate::worker_set::WorkerSet;
-use crate::{Fault, Recipe};
+use crate::{Checkpoint, Fault, Model, Reason, Recipe, Run};
 use grawa_core::{Amount, FunctionReplica, Key, Layout, Schedule, Sequential, Sgd};
 use grawa_data::DatasetKind;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -79,10 +80,10 @@ impl EvaluateShard for Toy {
         &mut self,
         _: &[f32],
         (seat, seats): (usize, usize),
-        _: &mut dyn FnMut(),
+        alive: &mut dyn FnMut() -> bool,
     ) -> Result<(Vec<f64>, u64), Error> {
         self.at("statistics")?;
-        let own: Vec<usize> = (seat..BATCHES).step_by(seats).collect();
+        let own: Vec<usize> = (seat..BATCHES).step_by(seats).take_while(|_| alive()).collect();
         Ok((vec![own.iter().map(|number| number * number).sum::<usize>() as f64], own.len() as u64))
     }
 
@@ -91,13 +92,14 @@ impl EvaluateShard for Toy {
         model: &[f32],
         statistics: &[f32],
         (seat, seats): (usize, usize),
-        _: &mut dyn FnMut(),
+        alive: &mut dyn FnMut() -> bool,
         show: &mut dyn FnMut(&[f32], usize),
     ) -> Result<(), Error> {
         self.at("test")?;
         // The mean of the squares of all batches' numbers: every batch was counted once.
         assert_eq!(statistics, [((BATCHES - 1) * (2 * BATCHES - 1)) as f32 / 6.0]);
-        (seat..BATCHES).step_by(seats).for_each(|number| show(&[0.0, 1.0], number % 2));
+        let batches = (seat..BATCHES).step_by(seats).take_while(|_| alive());
+        batches.for_each(|number| show(&[0.0, 1.0], number % 2));
         self.evaluations += 1;
         *self.seen.lock().unwrap() = model.to_vec();
         Ok(())
@@ -241,5 +243,111 @@ fn the_evaluated_model_is_that_of_the_sequential_run() {
             Sequential::new(method.parse().unwrap(), Sgd::default(), SEED, replicas.into()).unwrap();
         (0..14).for_each(|_| drop(run.advance(RATE as f32).unwrap()));
         assert_eq!(run.evaluated(), [found], "{method}");
+    }
+}
+
+/// Asks the run to stop before its n-th batch, and counts those that are measured after that.
+#[derive(Clone)]
+struct Stopping {
+    statistics: Layout,
+    left: Arc<AtomicI64>,
+    late: Arc<AtomicI64>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Stopping {
+    fn goes_on(&self, alive: &mut dyn FnMut() -> bool) -> bool {
+        if self.left.fetch_sub(1, Ordering::Relaxed) == 0 {
+            self.stop.store(true, Ordering::Relaxed);
+        }
+        let goes_on = alive();
+        if goes_on && self.stop.load(Ordering::Relaxed) {
+            self.late.fetch_add(1, Ordering::Relaxed);
+        }
+        goes_on
+    }
+}
+
+impl EvaluateShard for Stopping {
+    fn policy(&self) -> BatchNorm {
+        BatchNorm::Recalibrate
+    }
+
+    fn statistics(&self) -> &Layout {
+        &self.statistics
+    }
+
+    fn recalibrate(
+        &mut self,
+        _: &[f32],
+        (seat, seats): (usize, usize),
+        alive: &mut dyn FnMut() -> bool,
+    ) -> Result<(Vec<f64>, u64), Error> {
+        let count = (seat..BATCHES).step_by(seats).take_while(|_| self.goes_on(alive)).count() as u64;
+        Ok((vec![count as f64], count))
+    }
+
+    fn each(
+        &mut self,
+        model: &[f32],
+        _: &[f32],
+        (seat, seats): (usize, usize),
+        alive: &mut dyn FnMut() -> bool,
+        show: &mut dyn FnMut(&[f32], usize),
+    ) -> Result<(), Error> {
+        let batches = (seat..BATCHES).step_by(seats).take_while(|_| self.goes_on(alive));
+        batches.for_each(|number| show(&[model[0], 1.0], number % 2));
+        Ok(())
+    }
+}
+
+/// Asked to stop before any batch of any evaluation, also the last, a run breaks it off within a batch of each worker
+/// and leaves a checkpoint; after a resume its evaluations and its vectors are those of a run that was not stopped.
+#[test]
+fn an_evaluation_is_broken_off_and_made_again() {
+    const WORKERS: u32 = 2;
+    let go = |folder: &std::path::Path, batches: i64, checkpoint: Option<Checkpoint>| {
+        let mut recipe = Recipe::for_data(DatasetKind::Digits, None).unwrap();
+        recipe.method = "mgrawa:period=3".parse().unwrap();
+        (recipe.train.workers, recipe.train.budget) = (WORKERS, Amount::Steps(6));
+        recipe.train.rate = Schedule::constant(RATE).unwrap();
+        recipe.evaluate.every = Some(Amount::Steps(3));
+        let stopping = Stopping {
+            statistics: Layout::new([("bn.running_mean", vec![1])]).unwrap(),
+            left: Arc::new(batches.into()),
+            late: Arc::default(),
+            stop: Arc::default(),
+        };
+        let (ear, evaluator) = (Ear::default(), stopping.clone());
+        let make = |_| FunctionReplica::new(layout(), vec![2.0; layout().len()], bowl as Function);
+        let run = Run::of_replicas(recipe, "bowl", layout(), 100, make).unwrap();
+        let run = run.evaluate_by(move |_| Box::new(evaluator.clone())).keep_in(folder);
+        let run = checkpoint.into_iter().fold(run.stop_by(Arc::clone(&stopping.stop)), Run::resume);
+        let end = run.go(&mut [Box::new(ear.clone())]).unwrap();
+        assert!(stopping.late.load(Ordering::Relaxed) <= 1, "measured on after the stop at {batches}");
+        let events = ear.0.lock().unwrap().clone();
+        let found: Vec<(u64, Vec<Model>)> = (events.into_iter())
+            .filter_map(|event| if let Event::Evaluated(told) = event { Some(told) } else { None })
+            .map(|told| (told.at.steps, told.models))
+            .collect();
+        (end.reason, found)
+    };
+    let vectors = |folder: &std::path::Path| {
+        let checkpoint = Checkpoint::newest(folder).unwrap();
+        checkpoint.workers().map(|(_, parameters, _)| parameters.to_vec()).collect::<Vec<_>>()
+    };
+    let whole = tempfile::tempdir().unwrap();
+    let (reason, evaluated) = go(whole.path(), i64::MAX, None);
+    assert_eq!((reason, evaluated.len()), (Reason::Spent, 2));
+    for batches in 0..4 * BATCHES as i64 {
+        let place = tempfile::tempdir().unwrap();
+        let (reason, mut first) = go(place.path(), batches, None);
+        assert_eq!((reason, first.len()), (Reason::Interrupted, (batches / (2 * BATCHES as i64)) as usize));
+        let checkpoint = Checkpoint::newest(place.path()).unwrap();
+        assert_eq!((checkpoint.is_finished(), checkpoint.taken()), (false, 3 * (first.len() as u64 + 1)));
+        let (reason, rest) = go(place.path(), i64::MAX, Some(checkpoint));
+        first.extend(rest);
+        assert_eq!((reason, &first), (Reason::Spent, &evaluated), "stopped before batch {batches}");
+        assert_eq!(vectors(place.path()), vectors(whole.path()));
     }
 }

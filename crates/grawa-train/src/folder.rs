@@ -1,5 +1,6 @@
 //! A run's folder: its recipe, its events, its checkpoints. Existing files are never overwritten.
 
+use crate::bounded_read::{self, SMALL};
 use crate::checkpoint::{BEST, FOLDER, MODEL, best_error, crc, io, tidy};
 use crate::recipe::{Overrides, TABLES};
 use crate::{Error, Recipe, durable};
@@ -36,7 +37,7 @@ pub(crate) fn session_workers(path: &Path) -> Result<Option<u32>, Error> {
     if !file.exists() {
         return Ok(None);
     }
-    let text = fs::read_to_string(&file).map_err(io("read", &file))?;
+    let text = bounded_read::read_text(&file, SMALL).map_err(io("read", &file))?;
     let said = text.parse::<Table>().ok().and_then(|mut said| said.remove("workers")?.try_into::<u32>().ok());
     let why = || "it must have a line such as 'workers = 4'".to_owned();
     let damaged = || Error::Damaged { path: file.clone(), line: 1, why: why() };
@@ -151,7 +152,7 @@ pub fn amend(path: &Path, recipe: &Recipe, hold: Hold) -> Result<Hold, Error> {
         |error: toml::de::Error| Error::Damaged { path: file.clone(), line: 1, why: error.message().into() };
     let read = |text: &str| text.parse::<Table>().map_err(damaged);
     let (mut said, now) =
-        (read(&fs::read_to_string(&file).map_err(io("read", &file))?)?, read(&recipe.to_toml())?);
+        (read(&bounded_read::read_text(&file, SMALL).map_err(io("read", &file))?)?, read(&recipe.to_toml())?);
     let before = said.clone();
     for (table, key) in [("data", "dir"), ("train", "budget")] {
         let value = now.get(table).and_then(|table| table.get(key));
@@ -188,7 +189,7 @@ pub fn has_seeds(path: &Path) -> bool {
 /// The seeds of such a folder.
 pub fn seeds(path: &Path) -> Result<Vec<u64>, Error> {
     let file = path.join(SEEDS);
-    let text = fs::read_to_string(&file).map_err(io("read", &file))?;
+    let text = bounded_read::read_text(&file, SMALL).map_err(io("read", &file))?;
     let said = text.parse::<Table>().ok().and_then(|mut said| said.remove("seeds")?.try_into().ok());
     let why = || "it must have a line such as 'seeds = [36, 37]'".to_owned();
     said.ok_or_else(|| Error::Damaged { path: file.clone(), line: 1, why: why() })
@@ -197,7 +198,7 @@ pub fn seeds(path: &Path) -> Result<Vec<u64>, Error> {
 /// Checks that a recipe was written by a run and is complete, and that its network can be built here. An empty or truncated file would
 /// be read as the recipe of another run: keys that are missing have defaults.
 pub(crate) fn check_recipe(file: &Path) -> Result<(), Error> {
-    let text = fs::read_to_string(file).map_err(io("read", file))?;
+    let text = bounded_read::read_text(file, SMALL).map_err(io("read", file))?;
     // The reader of the recipe names the wrong line.
     let Ok(said) = text.parse::<Table>() else { return Ok(()) };
     if let Some(missing) = TABLES.iter().find(|table| !said.contains_key(**table)) {
@@ -218,7 +219,7 @@ pub(crate) fn check_recipe(file: &Path) -> Result<(), Error> {
 /// A digest of those keys of the recipe in a run's folder that determine the training. Budget, intervals of evaluations and checkpoints,
 /// paths and the machine may change between a stop and a resume, and are not in it.
 pub(crate) fn digest(path: &Path) -> Option<String> {
-    let mut said: Table = fs::read_to_string(path.join(RECIPE)).ok()?.parse().ok()?;
+    let mut said: Table = bounded_read::read_text(&path.join(RECIPE), SMALL).ok()?.parse().ok()?;
     for table in ["evaluate", "checkpoint", "machine"] {
         said.remove(table);
     }

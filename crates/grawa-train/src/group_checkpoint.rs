@@ -2,7 +2,7 @@
 //! checkpoint restores it: the coordinator's log says whether the state was committed.
 
 use crate::checkpoint::{Checkpoint, GROUP, io};
-use crate::{Error, Recipe, folder};
+use crate::{Error, Recipe, bounded_read, folder};
 use grawa_session::snapshot::GroupCheckpoint;
 use std::path::Path;
 
@@ -14,7 +14,7 @@ pub(crate) fn newest(folder: &Path) -> Result<Option<Restored>, Error> {
         found => found?,
     };
     let path = checkpoint.path().join(GROUP);
-    let text = match std::fs::read(&path) {
+    let text = match bounded_read::read(&path, bounded_read::SMALL) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         read => read.map_err(io("read", &path))?,
     };

@@ -8,6 +8,7 @@
 //! - [`Event`]: what happens in a run; [`Observer`]: what receives events; [`observe`]: files and a terminal that do.
 #![deny(missing_docs)]
 
+mod bounded_read;
 mod checkpoint;
 #[cfg(feature = "group")]
 pub mod coordinate;
@@ -31,13 +32,15 @@ pub mod observe;
 pub mod recipe;
 mod record_check;
 mod recording;
+mod resume;
 mod run;
+pub mod shell;
 mod supervisor;
 mod thread_set;
 
 use grawa_session::{evaluate, membership, milestones, process, round_message, snapshot, worker_set};
 
-pub use checkpoint::Checkpoint;
+pub use checkpoint::{Checkpoint, recipe_copy};
 #[cfg(feature = "group")]
 pub use elastic::{check, join, objection};
 pub use error::Error;
@@ -54,4 +57,5 @@ pub use recipe::Recipe;
 #[doc(hidden)]
 pub use record_check::{RecordCheck, check_events, check_record};
 pub use recording::read_recording;
+pub use resume::{Record, ResumePoint, resume_point};
 pub use run::{NextStep, Run};

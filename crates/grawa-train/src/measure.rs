@@ -79,7 +79,7 @@ impl Evaluator {
         let all = self.examples.max(1) as f64;
         let mut counts = Counts::default();
         let mut classes = vec![Class::default(); self.graph.classes()];
-        evaluator.each(&model.parameters, &statistics, (0, 1), &mut || {}, &mut |logits, label| {
+        evaluator.each(&model.parameters, &statistics, (0, 1), &mut || true, &mut |logits, label| {
             let before = counts.wrong;
             counts.take(logits, label);
             if let Some(class) = classes.get_mut(label) {
@@ -96,7 +96,7 @@ impl Evaluator {
         let mut evaluator = self.evaluator.lock().unwrap_or_else(PoisonError::into_inner);
         let statistics = settle(&mut **evaluator, model)?;
         let mut all = Vec::with_capacity(self.examples);
-        evaluator.each(&model.parameters, &statistics, (0, 1), &mut || {}, &mut |logits, _| {
+        evaluator.each(&model.parameters, &statistics, (0, 1), &mut || true, &mut |logits, _| {
             all.push(softmax(logits));
         })?;
         Ok(all)
@@ -121,7 +121,7 @@ fn settle(evaluator: &mut dyn EvaluateShard, model: &State) -> Result<Vec<f32>, 
     Ok(match evaluator.policy() {
         BatchNorm::Keep | BatchNorm::Average => model.statistics.clone(),
         BatchNorm::Recalibrate => {
-            let (sums, batches) = evaluator.recalibrate(&model.parameters, (0, 1), &mut || {})?;
+            let (sums, batches) = evaluator.recalibrate(&model.parameters, (0, 1), &mut || true)?;
             sums.into_iter().map(|sum| (sum / batches as f64) as f32).collect()
         }
     })

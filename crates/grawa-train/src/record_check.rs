@@ -114,7 +114,10 @@ pub fn check_events(events: &[Event]) -> Vec<String> {
                     }
                 }
             }
-            Event::Started(_) | Event::Checkpoint { .. } | Event::Fault(_) => {}
+            Event::Started(_)
+            | Event::Checkpoint { .. }
+            | Event::CheckpointWritten { .. }
+            | Event::Fault(_) => {}
         }
     }
     findings

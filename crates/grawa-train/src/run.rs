@@ -113,7 +113,11 @@ impl Run {
         expect_examples(examples)?;
         recipe.model = Model { name: name.into(), graph: None, width: None, classes: None, init: None };
         let make = move |worker| Ok((Box::new(make(worker)?) as Box<dyn Replica + Send>, None));
-        Ok(Run::by(recipe, Workers::Own { name: name.into(), layout, make: Box::new(make) }, examples))
+        Ok(Run::by(
+            recipe,
+            Workers::Own { name: name.into(), layout, make: Box::new(make), start: OnceLock::new() },
+            examples,
+        ))
     }
 
     /// A run of a set of one's own: an engine that steps several workers at once. `make` makes the set of these workers, in this process;
@@ -137,9 +141,9 @@ impl Run {
     /// evaluated.
     pub fn evaluate_by(self, evaluator: impl Fn(u32) -> Box<dyn EvaluateShard> + 'static) -> Self {
         let workers = match self.workers {
-            Workers::Own { name, layout, make } => {
+            Workers::Own { name, layout, make, start } => {
                 let make = move |worker| Ok((make(worker)?.0, Some(evaluator(worker))));
-                Workers::Own { name, layout, make: Box::new(make) }
+                Workers::Own { name, layout, make: Box::new(make), start }
             }
             others => others,
         };

@@ -105,6 +105,11 @@ impl<'a> Supervisor<'a> {
     /// Passes it to all observers.
     fn show(&mut self, event: &Event) {
         self.place = *event.place();
+        self.inform(event);
+    }
+
+    /// The same for one that may be late: the run may stand elsewhere by now.
+    fn inform(&mut self, event: &Event) {
         let failed: Vec<Error> =
             self.observers.iter_mut().filter_map(|observer| observer.event(event).err()).collect();
         failed.into_iter().for_each(|error| self.fail(error));
@@ -152,6 +157,9 @@ impl<'a> Supervisor<'a> {
         let milestones = milestones(&self.launch.recipe, self.launch.examples);
         let (at, path) = (milestones.place(&snapshot.at), writer.path(&snapshot));
         self.tell(&Event::Checkpoint { at, path });
-        writer.write(snapshot).map(drop)
+        let path = writer.write(snapshot)?;
+        // The coordinator has no use for a folder of this machine.
+        self.inform(&Event::CheckpointWritten { at, path });
+        Ok(())
     }
 }

@@ -16,7 +16,7 @@ use grawa_session::Error;
 use grawa_session::process::broke_down;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -68,9 +68,16 @@ pub(crate) struct ThreadSet {
 struct Progress {
     count: Arc<AtomicU64>,
     heartbeat: Option<Heartbeat>,
+    stop: Arc<AtomicBool>,
 }
 
 impl Progress {
+    /// The same, and whether to go on.
+    fn goes_on(&self) -> bool {
+        self.step();
+        !self.stop.load(Ordering::Relaxed)
+    }
+
     /// The worker has taken a step, or measured a batch.
     fn step(&self) {
         self.count.fetch_add(1, Ordering::Relaxed);
@@ -495,6 +502,12 @@ impl WorkerSet for ThreadSet {
         }
     }
 
+    fn set_stop(&mut self, stop: Arc<AtomicBool>) {
+        for progress in &mut self.progress {
+            progress.stop = Arc::clone(&stop);
+        }
+    }
+
     fn waits(&mut self, worker: usize) -> (f64, f64) {
         self.seat(worker).map_or((0.0, 0.0), |seat| seat.take_waits())
     }
@@ -505,11 +518,11 @@ fn measure<T>(
     seat: &mut Seat,
     model: Option<&Vec<f32>>,
     progress: &Progress,
-    measure: impl FnOnce(&mut dyn EvaluateShard, &[f32], &mut dyn FnMut()) -> Result<T, crate::Error>,
+    measure: impl FnOnce(&mut dyn EvaluateShard, &[f32], &mut dyn FnMut() -> bool) -> Result<T, crate::Error>,
 ) -> Result<T, Error> {
     let Seat { replica, evaluator, .. } = seat;
     let Some(evaluator) = evaluator else { return Err(Error::Left) };
-    let mut alive = || progress.step();
+    let mut alive = || progress.goes_on();
     let measured = match model {
         // The velocity of an outer optimizer follows the centre.
         Some(model) => {

@@ -8,7 +8,7 @@ use std::process::Command;
 use tempfile::TempDir;
 
 /// A PNG of grey pixels, stored without compression.
-fn png(side: u32, pixel: impl Fn(u32, u32) -> u8) -> Vec<u8> {
+pub(crate) fn png(side: u32, pixel: impl Fn(u32, u32) -> u8) -> Vec<u8> {
     let check = |bytes: &[u8]| {
         !bytes.iter().fold(!0u32, |sum, &byte| {
             (0..8)

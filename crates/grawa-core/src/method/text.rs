@@ -420,8 +420,9 @@ impl Method {
     }
 
     fn to_table(&self) -> Table {
-        // Knobs are numbers, words and one nested table of the same: TOML can always hold them.
-        Table::try_from(Knobs::from(self.clone())).unwrap_or_default()
+        // Knobs are numbers, words and one nested table of the same; an empty table would be another method.
+        Table::try_from(Knobs::from(self.clone()))
+            .unwrap_or_else(|error| unreachable!("TOML holds every method: {error}"))
     }
 
     /// The method of a name and any other knobs; those of the inner level are called `inner.KNOB`. [`Error::knob`] says which one is

@@ -33,8 +33,7 @@ pub fn html(runs: &[RunSummary]) -> Result<String, Error> {
     let (different, common) = configuration(&runs);
     let unfinished = runs.iter().filter(|run| !run.finished).count();
     let diverged = runs.iter().filter(|run| run.diverged).count();
-    let data = serde_json::to_string(&data(&signs, &runs));
-    let data = data.map_err(|error| Error::NothingShared(error.to_string()))?;
+    let data = serde_json::to_string(&data(&signs, &runs))?;
     let value = |name: &str| match name {
         "unfinished" if unfinished > 0 => {
             format!("<p>{unfinished} of {} runs are not finished.</p>\n", runs.len())

@@ -1,7 +1,8 @@
 //! Compiled kernels on disk, so that only the first start compiles.
 //!
 //! A file that is missing or damaged is compiled anew. Files are written aside and renamed: processes that start at once each see
-//! a whole file or none. A folder that cannot be written costs time and one warning, never a run.
+//! a whole file or none. A folder that cannot be written costs time and one warning, never a run. Kernels are code: a
+//! folder or a file that belongs to another user, or that others may write to, is not used.
 
 use super::kernel_file::{self, Key};
 use crate::Error;
@@ -41,8 +42,15 @@ pub(crate) fn load_or(
     compile: impl FnOnce() -> Result<Vec<u8>, Error>,
 ) -> Result<(Vec<u8>, Option<String>), Error> {
     let Some(folder) = folder else { return Ok((compile()?, None)) };
+    if let Some(why) = fs::metadata(folder).ok().as_ref().and_then(distrust) {
+        let warning = format!(
+            "compiled kernels are not kept in {folder:?}, since {why}, so that every start compiles them; make it yours alone (chmod 700), \
+             name another folder in {CACHE}, or turn the cache off: {CACHE}=off"
+        );
+        return Ok((compile()?, Some(warning)));
+    }
     let path = folder.join(key.file_name());
-    let kept = fs::read(&path).ok();
+    let kept = read_trusted(&path);
     if let Some(code) = kept.as_deref().and_then(|file| kernel_file::unpack(key, file)) {
         // Its time is that of its last use; where that cannot be set it may be compiled again one day.
         let _ = fs::File::options()
@@ -61,8 +69,46 @@ pub(crate) fn load_or(
     Ok((code, warning))
 }
 
+/// The content of a file that nobody else can have written.
+fn read_trusted(path: &Path) -> Option<Vec<u8>> {
+    let mut file = fs::File::open(path).ok()?;
+    // Of the file that is read, whatever has its name by now.
+    if distrust(&file.metadata().ok()?).is_some() {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    io::Read::read_to_end(&mut file, &mut bytes).ok()?;
+    Some(bytes)
+}
+
+/// Why what is there may be another user's, if it may.
+#[cfg(unix)]
+fn distrust(about: &fs::Metadata) -> Option<&'static str> {
+    use std::os::unix::fs::MetadataExt;
+    // The folder of a process belongs to its user. Where there is none, only the mode is known.
+    let own = fs::metadata("/proc/self").ok().map(|process| process.uid());
+    match about {
+        about if own.is_some_and(|own| own != about.uid()) => Some("it belongs to another user"),
+        about if about.mode() & 0o022 != 0 => Some("other users may write to it"),
+        _ => None,
+    }
+}
+
+#[cfg(not(unix))]
+fn distrust(_: &fs::Metadata) -> Option<&'static str> {
+    None
+}
+
+/// Makes a folder that is its user's alone.
+fn make_folder(folder: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.recursive(true).create(folder)
+}
+
 fn write(folder: &Path, path: &Path, file: &[u8]) -> io::Result<()> {
-    fs::create_dir_all(folder)?;
+    make_folder(folder)?;
     let mut aside = tempfile::Builder::new().suffix(".cubin.new").tempfile_in(folder)?;
     io::Write::write_all(&mut aside, file)?;
     aside.persist(path)?;
@@ -140,6 +186,38 @@ mod tests {
         assert!(load_or(Some(&folder), key("b"), || Err(Error::device("compile", "no"))).is_err());
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
         assert_eq!(load_or(None, key("a"), || Ok(vec![1])).unwrap(), (vec![1], None));
+    }
+
+    /// Code of another user is not run, whether the folder or the file is his, or may be.
+    #[cfg(unix)]
+    #[test]
+    fn what_others_may_have_written_is_not_used() {
+        use std::os::unix::fs::{PermissionsExt, chown};
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join("kernels");
+        let code = vec![7; 100];
+        let fill = || load_or(Some(&folder), key("a"), || Ok(code.clone())).unwrap();
+        assert_eq!(fill(), (code.clone(), None));
+        let path = folder.join(key("a").file_name());
+        let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        assert_eq!(fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
+        for (what, open, closed) in [(&folder, 0o777, 0o700), (&folder, 0o770, 0o755), (&path, 0o666, 0o600)]
+        {
+            mode(what, open);
+            assert_eq!(cached(&folder, key("a")), None, "{what:?} with mode {open:o}");
+            mode(what, closed);
+            assert_eq!(cached(&folder, key("a")), Some(code.clone()), "{what:?} with mode {closed:o}");
+        }
+        // Only root can give files away.
+        for what in [&folder, &path] {
+            if chown(what, Some(65_534), None).is_ok() {
+                assert_eq!(cached(&folder, key("a")), None, "{what:?} of another user");
+                chown(what, Some(0), None).unwrap();
+            }
+        }
+        mode(&folder, 0o777);
+        let (_, warning) = fill();
+        assert!(warning.unwrap().contains("other users may write to it"));
     }
 
     #[test]

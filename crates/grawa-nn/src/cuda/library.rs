@@ -6,7 +6,6 @@
 //! or the `PATH` are not searched: a library is code and must not come from whatever the working folder is.
 
 use crate::Error;
-use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -110,7 +109,14 @@ fn search(name: Name) -> Result<PathBuf, Vec<String>> {
 fn load(path: &Path) -> Result<(), String> {
     // SAFETY: loading a library runs its constructors. These are NVIDIA's own libraries, from folders that the user named or the
     // system has.
-    let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
+    #[cfg(unix)]
+    let library = unsafe {
+        use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+        Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL)
+    };
+    // SAFETY: as above. Elsewhere libraries find each other without global symbols.
+    #[cfg(not(unix))]
+    let library = unsafe { libloading::Library::new(path) };
     library.map(std::mem::forget).map_err(|why| why.to_string())
 }
 

@@ -102,6 +102,16 @@ pub struct OwnGroup {
     pub link: Option<Box<dyn Collective>>,
 }
 
+/// What was due at the end of a cycle is done, and what follows.
+enum Settled {
+    /// The next cycle.
+    Continues,
+    /// Nothing: the budget is spent.
+    Spent,
+    /// Nothing: the run was asked to stop, and its evaluation was broken off.
+    Stopped,
+}
+
 /// One process of a run.
 pub struct Process {
     pub common: Arc<Common>,
@@ -230,6 +240,7 @@ impl Process {
         if let Some(all) = membership.all() {
             set.set_heartbeat(all.heartbeat());
         }
+        set.set_stop(Arc::clone(&common.stop));
         let looks = crate::evaluate::viewing(method.evaluate).is_some() && set.evaluation().is_some();
         if looks || membership.is_elastic() {
             set.set_centre(Slot::View, Arc::new(vec![0.0; layout.len()]))?;
@@ -295,8 +306,14 @@ impl Process {
 
     /// What is due, and a cycle. Returns why the run is over, if it is.
     fn turn(&mut self) -> Result<Option<Reason>, Error> {
-        if self.settle()? {
-            return Ok(Some(Reason::Spent));
+        match self.settle()? {
+            Settled::Spent => return Ok(Some(Reason::Spent)),
+            Settled::Stopped => {
+                // Nothing is lost: the evaluation is still due after a resume.
+                self.save(true, false)?;
+                return Ok(Some(Reason::Interrupted));
+            }
+            Settled::Continues => {}
         }
         self.publish_state()?;
         if self.cycle()? {
@@ -307,8 +324,8 @@ impl Process {
         Ok(None)
     }
 
-    /// Does what is due: evaluates, saves. Returns whether the run is over.
-    fn settle(&mut self) -> Result<bool, Error> {
+    /// Does what is due: evaluates, saves.
+    fn settle(&mut self) -> Result<Settled, Error> {
         let common = Arc::clone(&self.common);
         let milestones = &common.milestones;
         let spent = milestones.is_spent(&self.at);
@@ -320,7 +337,9 @@ impl Process {
         };
         let due = self.settled.is_some_and(|before| milestones.evaluates(&before, &self.at));
         if (spent || due) && is_new(&self.history, &self.at) {
-            self.evaluate()?;
+            if !self.evaluate()? {
+                return Ok(Settled::Stopped);
+            }
             self.keep_best()?;
         }
         let saves = self.settled.is_none_or(|before| milestones.saves(&before, &self.at));
@@ -328,7 +347,7 @@ impl Process {
         if spent || saves {
             self.save(false, spent)?;
         }
-        Ok(spent)
+        Ok(if spent { Settled::Spent } else { Settled::Continues })
     }
 
     /// One cycle: local steps, the exchange of messages, the round. Returns whether to stop.

@@ -16,6 +16,7 @@ use crate::evaluate::Counts;
 use grawa_comm::{Heartbeat, Outcome};
 use grawa_core::{Key, Layout, Optimizer, Plan, StateKind};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// Which vectors of the workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,6 +159,10 @@ pub trait WorkerSet: Send {
 
     /// A function to be called after every step and every measured batch.
     fn set_heartbeat(&mut self, heartbeat: Heartbeat);
+
+    /// Once this is true evaluations may end early: what they return then is not used. A set that does not look at it
+    /// measures to the end, and only then does the run stop.
+    fn set_stop(&mut self, _stop: Arc<AtomicBool>) {}
 
     /// Seconds that a worker waited for a core and for data since the last call.
     fn waits(&mut self, worker: usize) -> (f64, f64);

@@ -9,6 +9,7 @@
 //! | `timing.toml` | seconds, and the number of the checkpoint in the order of writing: these differ between two runs of a recipe |
 //! | `model.safetensors` | the evaluated model, as PyTorch's `state_dict` of the network's twin |
 //! | `group.json` | of an elastic group: its state |
+//! | `recipe.toml` | a copy of the recipe in the run's folder, in case that one is damaged |
 //! | `checksums.toml` | the CRC-32C of every other file |
 //!
 //! It is written under another name, synced to the disk, and renamed; only then are older ones removed: two are kept. So at whatever
@@ -23,16 +24,15 @@ mod write;
 
 pub(crate) use checksums::crc;
 pub(crate) use manifest::Origin;
-pub(crate) use write::{Writer, best_error, tidy};
+pub(crate) use order::Name;
+pub(crate) use write::{DIGEST, Writer, best_error, tidy};
 
 use crate::snapshot::Snapshot;
-use crate::{Error, folder};
+use crate::{Error, bounded_read, folder, shell};
 use checksums::{Checksums, read_file};
 use grawa_nn::Tensors;
 use manifest::{FORM, Manifest, Timing};
-use order::Name;
 use serde::Deserialize;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 const STATE: &str = "state.safetensors";
@@ -71,31 +71,21 @@ impl Checkpoint {
     /// The newest one in a run's folder that can be read; [`Checkpoint::skipped`] says why any newer one cannot. What was
     /// being written when the process ended is not one.
     pub fn newest(folder: &Path) -> Result<Self, Error> {
-        Checkpoint::newest_that(folder, |_| Ok(()))
-    }
-
-    /// The same, of those that pass a check.
-    pub fn newest_that(
-        folder: &Path,
-        check: impl Fn(&Checkpoint) -> Result<(), Error>,
-    ) -> Result<Self, Error> {
         let mut skipped = Vec::new();
         for path in paths(folder)? {
-            match Checkpoint::read(&path).and_then(|checkpoint| check(&checkpoint).map(|()| checkpoint)) {
+            match Checkpoint::read(&path) {
                 Ok(checkpoint) => return Ok(Checkpoint { skipped, ..checkpoint }),
                 // It is not damaged: to resume from an older one would discard the work of another version.
                 Err(error @ Error::AnotherForm { .. }) => return Err(error),
                 Err(error) => skipped.push(error),
             }
         }
-        match skipped.len() {
-            0 => Err(Error::NoCheckpoint { path: folder.into() }),
-            1 => Err(skipped.swap_remove(0)),
-            _ => {
-                let why: Vec<String> = skipped.iter().map(ToString::to_string).collect();
-                Err(Error::NoUsableCheckpoint { path: folder.into(), why: why.join("; ") })
-            }
+        if skipped.is_empty() {
+            return Err(Error::NoCheckpoint { path: folder.into() });
         }
+        let why: Vec<String> = skipped.iter().map(ToString::to_string).collect();
+        let best = folder::best(folder).ok().flatten();
+        Err(Error::NoUsableCheckpoint { path: folder.into(), why: why.join("; "), best })
     }
 
     /// The one of this name in a run's folder, such as `step-00000064`.
@@ -132,6 +122,12 @@ impl Checkpoint {
         self.snapshot.at.steps
     }
 
+    /// Local steps of each worker, those since the last round included; at a free pace the mean.
+    pub fn taken(&self) -> u64 {
+        let parts = &self.snapshot.parts;
+        parts.iter().map(|part| part.taken).sum::<u64>() / parts.len().max(1) as u64
+    }
+
     /// Whether the run was over.
     pub fn is_finished(&self) -> bool {
         self.snapshot.finished
@@ -146,20 +142,8 @@ impl Checkpoint {
 
     /// Checks that the recipe in the run's folder is still the one that this checkpoint was made by.
     pub fn check_recipe(&self) -> Result<(), Error> {
-        // A checkpoint lies two folders below the run's own.
-        let now = self.path.ancestors().nth(2).and_then(folder::digest);
-        let then = self.origin.as_ref().and_then(|origin| origin.recipe.as_ref());
-        match (then, now) {
-            (Some(then), Some(now)) if *then != now => {
-                let why = format!(
-                    "{} was changed since: what it says of data, model, method or training has the digest {now}, and the run had \
-                     {then}; put the recipe back, or start another run with it: grawa train --recipe FILE",
-                    folder::RECIPE
-                );
-                Err(Error::AnotherRun { path: self.path.clone(), why })
-            }
-            _ => Ok(()),
-        }
+        let then = self.origin.as_ref().and_then(|origin| origin.recipe.as_deref());
+        check_digest(&self.path, self.path.ancestors().nth(2), then)
     }
 
     /// Every worker that was left: its number, its parameters, its running statistics.
@@ -178,10 +162,39 @@ pub(crate) const BEST: &str = "best";
 /// The folder of all checkpoints in a run's folder.
 pub(crate) const FOLDER: &str = "checkpoints";
 
+/// That the recipe in a run's folder has the digest that a checkpoint, or the best model, was made with.
+pub(crate) fn check_digest(path: &Path, run: Option<&Path>, then: Option<&str>) -> Result<(), Error> {
+    let (Some(run), Some(then)) = (run, then) else { return Ok(()) };
+    let Some(now) = folder::digest(run).filter(|now| now != then) else { return Ok(()) };
+    let back = recipe_copy(run).map_or("put the recipe back".into(), |copy| {
+        let to = shell::path(&run.join(folder::RECIPE));
+        format!("put the recipe of the run back, with: cp {} {to}", shell::path(&copy))
+    });
+    let why = format!(
+        "{} was changed since: what it says of data, model, method or training has the digest {now}, and the run had {then}; {back}, \
+         or start another run with it: grawa train --recipe FILE",
+        folder::RECIPE
+    );
+    Err(Error::AnotherRun { path: path.into(), why })
+}
+
+/// The copy of a run's recipe in its newest checkpoint that has a good one.
+pub fn recipe_copy(run: &Path) -> Option<PathBuf> {
+    let has_copy = |checkpoint: &PathBuf| {
+        let checksums = checksums::read(checkpoint).ok()??;
+        read_file(checkpoint, folder::RECIPE, Some(&checksums)).ok()
+    };
+    let checkpoint = paths(run).ok()?.into_iter().find(|checkpoint| has_copy(checkpoint).is_some())?;
+    Some(checkpoint.join(folder::RECIPE))
+}
+
 /// The checkpoints of a run's folder, newest first.
-fn paths(folder: &Path) -> Result<Vec<PathBuf>, Error> {
+pub(crate) fn paths(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     let place = folder.join(FOLDER);
-    let entries = order::entries(&place).map_err(|_| Error::NoCheckpoint { path: folder.into() })?;
+    let entries = order::entries(&place).map_err(|error| match place.is_dir() {
+        true => io("look into", &place)(error),
+        false => Error::NoCheckpoint { path: folder.into() },
+    })?;
     Ok(entries.iter().rev().map(|entry| place.join(entry.name.to_string())).collect())
 }
 
@@ -214,7 +227,7 @@ fn read_manifest(path: &Path) -> Result<(Manifest, Option<Checksums>), Error> {
 }
 
 fn read_toml<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, Error> {
-    parse_toml(path, &fs::read(path).map_err(io("read", path))?)
+    parse_toml(path, &bounded_read::read(path, bounded_read::SMALL).map_err(io("read", path))?)
 }
 
 fn parse_toml<T: serde::de::DeserializeOwned>(path: &Path, bytes: &[u8]) -> Result<T, Error> {

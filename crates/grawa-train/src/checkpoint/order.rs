@@ -3,7 +3,7 @@
 //! Step numbers do not tell which is newest: a run that went back to an earlier checkpoint writes smaller ones after larger ones.
 //! So every checkpoint carries its number in the order of writing, and the last one written is the newest.
 
-use super::{TIMING, read_toml};
+use super::{TIMING, checksums, parse_toml};
 use crate::Error;
 use crate::snapshot::Snapshot;
 use serde::Deserialize;
@@ -16,7 +16,7 @@ pub(super) const KEPT: usize = 2;
 
 /// The name of a checkpoint's folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Name {
+pub(crate) struct Name {
     /// Local steps per worker at the last round.
     steps: u64,
     /// Of a run that was asked to stop between two rounds: the local steps of all workers together.
@@ -30,13 +30,20 @@ impl Name {
     }
 
     /// Reads a name; folders that are called otherwise are not ours.
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let rest = text.strip_prefix("step-")?;
         let (steps, stopped) = match rest.split_once("-stopped-") {
             Some((steps, taken)) => (steps, Some(taken.parse().ok()?)),
             None => (rest, None),
         };
         Some(Name { steps: steps.parse().ok()?, stopped })
+    }
+}
+
+impl Name {
+    /// The local steps of each of so many workers.
+    pub(crate) fn steps_of_each(self, workers: u64) -> u64 {
+        self.stopped.map_or(0, |taken| taken / workers.max(1)).max(self.steps)
     }
 }
 
@@ -71,18 +78,29 @@ struct Order {
     order: u64,
 }
 
+/// The number of a checkpoint, if its file is what was written.
+fn order_of(checkpoint: &Path) -> Result<Order, Error> {
+    let checksums = checksums::read(checkpoint)?;
+    let bytes = checksums::read_file(checkpoint, TIMING, checksums.as_ref())?;
+    parse_toml(&checkpoint.join(TIMING), &bytes)
+}
+
 /// The checkpoints in a folder, oldest first.
 pub(super) fn entries(place: &Path) -> std::io::Result<Vec<Entry>> {
     let mut entries = Vec::new();
     for entry in std::fs::read_dir(place)? {
         let entry = entry?;
         if let Some(name) = Name::parse(&entry.file_name().to_string_lossy()) {
-            match read_toml::<Order>(&entry.path().join(TIMING)) {
+            match order_of(&entry.path()) {
                 Ok(Order { order }) => entries.push(Entry { name, order: Some(order) }),
                 // Another process has removed it meanwhile.
                 Err(_) if !entry.path().exists() => {}
                 // What cannot be read now may be whole: it must not count as damaged, or it would be removed.
-                Err(Error::Io { source, .. }) if source.kind() != ErrorKind::NotFound => return Err(source),
+                Err(Error::Io { source, .. })
+                    if !matches!(source.kind(), ErrorKind::NotFound | ErrorKind::InvalidData) =>
+                {
+                    return Err(source);
+                }
                 Err(_) => entries.push(Entry { name, order: None }),
             }
         }

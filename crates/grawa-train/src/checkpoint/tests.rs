@@ -5,6 +5,7 @@ use crate::milestones::Position;
 use crate::snapshot::{BestModel, fresh};
 use grawa_core::Layout;
 use grawa_data::DatasetKind;
+use std::fs;
 use tempfile::TempDir;
 
 fn recipe() -> Recipe {

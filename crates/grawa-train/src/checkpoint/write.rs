@@ -5,7 +5,7 @@ use super::manifest::Manifest;
 use super::order::{self, Entry};
 use super::{BEST, FOLDER, GROUP, MANIFEST, MODEL, Name, Origin, STATE, TIMING, io, model};
 use crate::snapshot::{BestModel, Snapshot};
-use crate::{Error, Evaluated, Recipe, durable};
+use crate::{Error, Evaluated, Recipe, bounded_read, durable};
 use grawa_nn::{Graph, Metadata, State, Tensor, Tensors};
 use std::borrow::Cow;
 use std::fs;
@@ -16,6 +16,9 @@ const PARTIAL: &str = ".partial-";
 const OLD: &str = ".old-";
 const GONE: &str = ".gone-";
 
+/// The key of the digest of the recipe in a model's metadata.
+pub(crate) const DIGEST: &str = "recipe_digest";
+
 /// The key of the best model's error, from 0 to 1.
 const TEST_ERROR: &str = "test_error";
 
@@ -25,6 +28,8 @@ pub(crate) struct Writer {
     place: PathBuf,
     best: PathBuf,
     recipe: Recipe,
+    /// The file of the recipe in the run's folder, where it has one.
+    recipe_file: Option<Vec<u8>>,
     /// The network, and what files of its models say.
     network: Option<(Graph, Metadata)>,
     origin: Origin,
@@ -34,10 +39,13 @@ impl Writer {
     pub(crate) fn new(folder: &Path, recipe: &Recipe, mut network: Option<(Graph, Metadata)>) -> Self {
         let origin = Origin::of(crate::folder::digest(folder), network.as_ref().map(|(graph, _)| graph));
         if let (Some((_, metadata)), Some(digest)) = (&mut network, &origin.recipe) {
-            metadata.insert("recipe_digest".into(), digest.clone());
+            metadata.insert(DIGEST.into(), digest.clone());
         }
         let (place, best) = (folder.join(FOLDER), folder.join(BEST));
-        Writer { place, best, recipe: recipe.clone(), network, origin }
+        // A copy of what the digest is of.
+        let recipe_file = (origin.recipe.as_ref())
+            .and_then(|_| bounded_read::read(&folder.join(crate::folder::RECIPE), bounded_read::SMALL).ok());
+        Writer { place, best, recipe: recipe.clone(), recipe_file, network, origin }
     }
 
     /// Keeps a model if it errs less than the one that is there. The file is replaced as a whole: whenever the process ends, the old one
@@ -47,8 +55,15 @@ impl Writer {
             return Ok(());
         };
         let path = self.best.join(MODEL);
-        if best_error(&path)?.is_some_and(|kept| kept <= error) {
-            return Ok(());
+        match best_error(&path) {
+            Ok(Some(kept)) if kept <= error => return Ok(()),
+            Ok(_) => {}
+            Err(unreadable @ Error::Engine(grawa_nn::Error::Io { .. })) => return Err(unreadable),
+            // It is damaged, and kept for who may want to save some of it.
+            Err(_) => {
+                let aside = self.best.join(format!("{MODEL}.damaged-{}", durable::unique()));
+                durable::rename(&path, &aside).map_err(io("rename", &path))?;
+            }
         }
         durable::create_folders(&self.best).map_err(io("create", &self.best))?;
         let (Evaluated { at, models }, mut metadata) = (best.evaluated, metadata.clone());
@@ -113,6 +128,9 @@ impl Writer {
             let bytes = serde_json::to_vec(held);
             let bytes = bytes.map_err(|error| io("write", Path::new(GROUP))(error.into()))?;
             write(GROUP, &[bytes.into()])?;
+        }
+        if let Some(recipe) = &self.recipe_file {
+            write(crate::folder::RECIPE, &[recipe.as_slice().into()])?;
         }
         if let Some((graph, metadata)) = &self.network {
             let model: State = model::model(&self.recipe, graph, &mut snapshot)?;

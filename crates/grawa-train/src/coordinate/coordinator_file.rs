@@ -3,7 +3,7 @@
 
 use crate::checkpoint::crc;
 use crate::folder::COORDINATOR as FILE;
-use crate::{Error, durable};
+use crate::{Error, bounded_read, durable};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::hash::{BuildHasher, Hasher};
@@ -63,7 +63,7 @@ impl CoordinatorFile {
     pub(super) fn open(folder: &Path, keyed: bool) -> Result<Self, Error> {
         let path = folder.join(FILE);
         let wrong = |why: String| Error::CoordinatorFile { path: path.clone(), why };
-        let text = std::fs::read_to_string(&path).map_err(|error| {
+        let text = bounded_read::read_text(&path, bounded_read::SMALL).map_err(|error| {
             wrong(format!("{error}; no run was coordinated there, or `grawa train --resume` continues it"))
         })?;
         let file = OpenOptions::new().write(true).open(&path).map_err(|error| wrong(error.to_string()))?;

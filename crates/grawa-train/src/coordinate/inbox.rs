@@ -68,7 +68,7 @@ impl Inbox {
                     Event::Started(_) => !self.has_started,
                     Event::Checkpoint { path, .. } => path.file_name() != self.checkpoint.as_deref(),
                     Event::Fault(_) | Event::Finished(_) => true,
-                    Event::Round(_) | Event::Evaluated(_) => false,
+                    Event::Round(_) | Event::Evaluated(_) | Event::CheckpointWritten { .. } => false,
                 };
                 self.note(&event);
                 if let Event::Checkpoint { path, at } = &event {

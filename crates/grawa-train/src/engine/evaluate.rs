@@ -14,7 +14,8 @@ use grawa_core::{Key, Layout, Purpose};
 use grawa_data::Sampler;
 use grawa_nn::Mode;
 
-/// Evaluates models. Each of several shards covers its part of the batches.
+/// Evaluates models. Each of several shards covers its part of the batches. `alive` is to be called before every batch;
+/// when it returns false the run is to stop: an evaluator that returns early then, with anything, makes it stop sooner.
 pub trait EvaluateShard: Send {
     /// Where the statistics of the evaluated model come from.
     fn policy(&self) -> BatchNorm;
@@ -27,7 +28,7 @@ pub trait EvaluateShard: Send {
         &mut self,
         model: &[f32],
         shard: (usize, usize),
-        alive: &mut dyn FnMut(),
+        alive: &mut dyn FnMut() -> bool,
     ) -> Result<(Vec<f64>, u64), Error>;
 
     /// Calls `show` with the logits and the label of every example of this shard's test batches.
@@ -36,7 +37,7 @@ pub trait EvaluateShard: Send {
         model: &[f32],
         statistics: &[f32],
         shard: (usize, usize),
-        alive: &mut dyn FnMut(),
+        alive: &mut dyn FnMut() -> bool,
         show: &mut dyn FnMut(&[f32], usize),
     ) -> Result<(), Error>;
 
@@ -46,7 +47,7 @@ pub trait EvaluateShard: Send {
         model: &[f32],
         statistics: &[f32],
         shard: (usize, usize),
-        alive: &mut dyn FnMut(),
+        alive: &mut dyn FnMut() -> bool,
     ) -> Result<Counts, Error> {
         let mut counts = Counts::default();
         self.each(model, statistics, shard, alive, &mut |logits, label| counts.take(logits, label))?;
@@ -67,14 +68,16 @@ impl EvaluateShard for CpuEvaluator {
         &mut self,
         parameters: &[f32],
         shard: (usize, usize),
-        alive: &mut dyn FnMut(),
+        alive: &mut dyn FnMut() -> bool,
     ) -> Result<(Vec<f64>, u64), Error> {
         let graph = self.engine.program.graph();
         let mut sums = vec![0.0; graph.statistics().len()];
         let mut count = 0;
         let start = graph.initial_statistics();
         for (key, chosen) in recalibration(&self.engine.order, shard, self.batches)? {
-            alive();
+            if !alive() {
+                break;
+            }
             let mut slot = self.engine.slots.borrow();
             let slot = &mut *slot;
             let batch = &mut slot.batch;
@@ -100,12 +103,14 @@ impl EvaluateShard for CpuEvaluator {
         parameters: &[f32],
         statistics: &[f32],
         (shard, shards): (usize, usize),
-        alive: &mut dyn FnMut(),
+        alive: &mut dyn FnMut() -> bool,
         show: &mut dyn FnMut(&[f32], usize),
     ) -> Result<(), Error> {
         let classes = self.engine.program.graph().classes();
         for number in (shard..self.engine.test.len().div_ceil(self.engine.program.batch())).step_by(shards) {
-            alive();
+            if !alive() {
+                break;
+            }
             let mut slot = self.engine.slots.borrow();
             let slot = &mut *slot;
             let batch = &mut slot.batch;

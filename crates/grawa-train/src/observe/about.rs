@@ -1,5 +1,6 @@
 //! `about.toml`: what made a run. With the recipe beside it, a run's folder holds all that is needed to judge it.
 
+use crate::shell;
 use serde::Serialize;
 use std::fs;
 use std::thread::available_parallelism;
@@ -37,13 +38,10 @@ impl About {
         };
         let kilobytes =
             info("/proc/meminfo", "MemTotal").and_then(|text| text.split(' ').next()?.parse::<u64>().ok());
-        // Quotes only where a shell needs them: the line can be pasted.
-        let quote = |word: String| if word.contains([' ', '\'', '"']) { format!("{word:?}") } else { word };
-        let command: Vec<String> = std::env::args().map(quote).collect();
         About {
             program: program.into(),
             commit: commit.map(str::to_owned),
-            command: command.join(" "),
+            command: shell::command(std::env::args_os()),
             processor: info("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown".into()),
             cores: available_parallelism().map_or(1, usize::from),
             memory: kilobytes.map(|kilobytes| kilobytes * 1024),
@@ -53,7 +51,8 @@ impl About {
 
     /// As TOML, with the time of day the run started at (seconds since 1970).
     pub fn to_toml(&self, started: f64) -> String {
-        let mut table = Table::try_from(self).unwrap_or_default();
+        let table = Table::try_from(self);
+        let mut table = table.unwrap_or_else(|error| unreachable!("TOML holds words and numbers: {error}"));
         table.entry("commit").or_insert_with(|| "unknown".into());
         table.insert("started".into(), date(started).into());
         table.to_string()

@@ -11,10 +11,10 @@
 use super::about::{ABOUT, About};
 use super::appended::Appended;
 use super::log::{self, Log};
-use super::{metrics, tensorboard};
+use super::{METRICS, TENSORBOARD, metrics, tensorboard};
 use crate::checkpoint::io;
-use crate::{Error, Event, Observer};
-use std::fs::File;
+use crate::{Error, Event, Observer, durable};
+use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -43,15 +43,31 @@ impl Files {
 
     /// Checks that the record in a folder can be truncated to a checkpoint, or that there is none. Nothing is changed.
     pub fn check(folder: &Path, checkpoint: &Path) -> Result<(), Error> {
-        match [log::EVENTS, log::JOURNAL].map(|name| folder.join(name).exists()) {
+        match [log::EVENTS, log::JOURNAL].map(|name| fs::symlink_metadata(folder.join(name)).is_ok()) {
             [true, _] => Log::back_to(folder, checkpoint).map(|_| ()),
             [false, false] => Ok(()),
             [false, true] => {
-                let why =
-                    "it belongs to events.jsonl, which is missing: put that back, or move this file away";
+                let why = "it belongs to events.jsonl, which is missing";
                 Err(Error::Damaged { path: folder.join(log::JOURNAL), line: 1, why: why.into() })
             }
         }
+    }
+
+    /// Renames the record of a run, `events.jsonl` to `events.jsonl.aside-1` and so on, so that another can begin.
+    /// Nothing is overwritten. Returns the number in the names, or nothing if there is no record.
+    pub fn set_aside(folder: &Path) -> Result<Option<u32>, Error> {
+        let is_there = |path: &Path| fs::symlink_metadata(path).is_ok();
+        let names = [log::EVENTS, log::JOURNAL, METRICS, ABOUT, TENSORBOARD];
+        let aside = |name: &str, number: u32| folder.join(format!("{name}.aside-{number}"));
+        let there: Vec<&str> = names.into_iter().filter(|name| is_there(&folder.join(name))).collect();
+        let is_free = |number: &u32| names.iter().all(|name| !is_there(&aside(name, *number)));
+        let Some(number) = (1..).find(is_free).filter(|_| !there.is_empty()) else { return Ok(None) };
+        for name in there {
+            let path = folder.join(name);
+            durable::rename(&path, &aside(name, number)).map_err(io("rename", &path))?;
+        }
+        durable::sync(folder).map_err(io("write", folder))?;
+        Ok(Some(number))
     }
 
     /// The files of a run, truncated to a checkpoint of it.
@@ -76,6 +92,10 @@ impl Files {
 
 impl Observer for Files {
     fn event(&mut self, event: &Event) -> Result<(), Error> {
+        // The folder itself shows it.
+        if matches!(event, Event::CheckpointWritten { .. }) {
+            return Ok(());
+        }
         let now = now();
         self.metrics.append(metrics::rows(event).as_bytes())?;
         self.board.append(&tensorboard::records(event, now))?;

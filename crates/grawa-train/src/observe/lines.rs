@@ -85,7 +85,7 @@ impl Lines {
                     lines.push(self.write(view, now));
                 }
             }
-            Event::Checkpoint { .. } => {}
+            Event::Checkpoint { .. } | Event::CheckpointWritten { .. } => {}
         }
         lines
     }

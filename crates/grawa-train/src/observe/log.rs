@@ -6,9 +6,9 @@
 //! at the checkpoint. An incomplete last line, as a power failure leaves it, is ignored.
 
 use crate::checkpoint::io;
-use crate::{Error, Evaluated, Event, Place, Reason, Round, Share, Times};
+use crate::{Error, Evaluated, Event, Place, Reason, Round, Share, Times, bounded_read};
 use serde::{Deserialize, Serialize};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -64,11 +64,18 @@ impl Log {
     /// Where the files stood at a checkpoint: the lines of the events, their bytes, and those of the journal. Nothing is changed.
     pub(super) fn back_to(folder: &Path, checkpoint: &Path) -> Result<(u64, usize, usize), Error> {
         let journal = Lines::read(&folder.join(JOURNAL))?;
-        let is_it = |entry: &Entry| matches!(&entry.event, Some(Event::Checkpoint { path, .. }) if path.file_name() == checkpoint.file_name());
-        let mut found = None;
+        let (mut found, mut lines) = (None, 0);
         for (index, end) in journal.ends.iter().enumerate() {
             let entry: Entry = journal.parse(index)?;
-            if is_it(&entry) {
+            lines += u64::from(entry.event.is_none());
+            if entry.line != lines {
+                let why = format!(
+                    "it belongs to line {} of {EVENTS}, and {lines} is next; it was changed or damaged",
+                    entry.line
+                );
+                return Err(Error::Damaged { path: folder.join(JOURNAL), line: index + 1, why });
+            }
+            if is_checkpoint(&entry, checkpoint) {
                 found = Some((entry.line, *end));
             }
             // A record that begins with this checkpoint does not contain it: a worker of a group wrote it, whose record is elsewhere.
@@ -79,7 +86,7 @@ impl Log {
         let (lines, end) = found.ok_or_else(|| Error::Damaged {
             path: folder.join(JOURNAL),
             line: journal.ends.len(),
-            why: format!("it does not contain {}; resume from another checkpoint", checkpoint.display()),
+            why: format!("it ends here, and {} is not in it", checkpoint.display()),
         })?;
         let events = Lines::read(&folder.join(EVENTS))?;
         let keep = match lines.checked_sub(1) {
@@ -89,8 +96,13 @@ impl Log {
         let keep = keep.ok_or_else(|| Error::Damaged {
             path: folder.join(EVENTS),
             line: events.ends.len(),
-            why: format!("{lines} lines belong to {}; resume from another checkpoint", checkpoint.display()),
+            why: format!(
+                "it ends here, and the checkpoint {} was written after line {lines}: its end is missing",
+                checkpoint.display()
+            ),
         })?;
+        // What cannot be read is found before anything is cut.
+        (0..lines as usize).try_for_each(|index| events.parse::<Event>(index).map(drop))?;
         Ok((lines, keep, end))
     }
 
@@ -150,6 +162,19 @@ impl Log {
     }
 }
 
+/// Whether the run was resumed from this checkpoint before, and its record goes on from there.
+pub(crate) fn record_continues_from(folder: &Path, checkpoint: &Path) -> bool {
+    let Ok(journal) = Lines::read(&folder.join(JOURNAL)) else { return false };
+    let entries: Vec<Entry> = (0..journal.ends.len()).map_while(|index| journal.parse(index).ok()).collect();
+    let is_resume = |entry: &Entry| matches!(&entry.event, Some(Event::Started(started)) if started.resumed);
+    entries.windows(2).any(|pair| is_checkpoint(&pair[0], checkpoint) && is_resume(&pair[1]))
+}
+
+/// Whether an entry of the journal is of this checkpoint.
+fn is_checkpoint(entry: &Entry, checkpoint: &Path) -> bool {
+    matches!(&entry.event, Some(Event::Checkpoint { path, .. }) if path.file_name() == checkpoint.file_name())
+}
+
 /// Truncates a file to `length` bytes and opens it to append.
 fn cut(folder: &Path, name: &str, length: usize) -> Result<File, Error> {
     let path = folder.join(name);
@@ -168,7 +193,7 @@ fn timed(event: &mut Event) -> (&mut Place, &mut [Share]) {
         Event::Started(started) => (&mut started.at, &mut []),
         Event::Round(round) => (&mut round.at, &mut round.workers),
         Event::Evaluated(evaluated) => (&mut evaluated.at, &mut []),
-        Event::Checkpoint { at, .. } => (at, &mut []),
+        Event::Checkpoint { at, .. } | Event::CheckpointWritten { at, .. } => (at, &mut []),
         Event::Fault(fault) => (&mut fault.at, &mut []),
         Event::Finished(finished) => (&mut finished.at, &mut finished.workers),
     }
@@ -179,7 +204,7 @@ pub(super) fn split(event: &Event) -> (Option<Event>, Vec<Times>) {
     let is_fact = match event {
         Event::Started(started) => !started.resumed,
         Event::Finished(finished) => finished.reason == Reason::Spent,
-        Event::Checkpoint { .. } => false,
+        Event::Checkpoint { .. } | Event::CheckpointWritten { .. } => false,
         Event::Round(_) | Event::Evaluated(_) | Event::Fault(_) => true,
     };
     let mut fact = event.clone();
@@ -254,7 +279,7 @@ struct Lines {
 
 impl Lines {
     fn read(path: &Path) -> Result<Self, Error> {
-        let text = fs::read(path).map_err(io("read", path))?;
+        let text = bounded_read::read(path, bounded_read::RECORD).map_err(io("read", path))?;
         let mut ends: Vec<usize> =
             text.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1).collect();
         // A power failure may leave a last line that ends and yet is not complete.
@@ -289,6 +314,7 @@ mod tests {
     use super::*;
     use crate::observe::sample;
     use proptest::prelude::*;
+    use std::fs;
 
     fn write(folder: &Path, log: &mut Log, events: &[Event]) {
         for (event, second) in events.iter().zip(0..) {
@@ -367,7 +393,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         write(folder.path(), &mut Log::create(folder.path()).unwrap(), &sample::run("lgrawa", 2, 8));
         let error = Log::resume(folder.path(), "checkpoints/12345".as_ref()).unwrap_err().to_string();
-        assert!(error.contains("does not contain checkpoints/12345"), "{error}");
+        assert!(error.contains("checkpoints/12345 is not in it"), "{error}");
     }
 
     /// A group that continued from an earlier state has held some rounds twice. Each is read once: as it was held last.

@@ -20,6 +20,7 @@ mod view;
 pub use about::{ABOUT, About};
 pub use files::Files;
 pub use lines::LinePace;
+pub(crate) use log::record_continues_from;
 pub use log::{EVENTS, Entry, JOURNAL, Log, read};
 pub use metrics::METRICS;
 pub use render::{line, render};

@@ -97,7 +97,8 @@ impl Default for Screen {
 impl Observer for Screen {
     fn event(&mut self, event: &Event) -> Result<(), Error> {
         self.view.event(event);
-        let urgent = !matches!(event, Event::Round(_) | Event::Checkpoint { .. });
+        let urgent =
+            !matches!(event, Event::Round(_) | Event::Checkpoint { .. } | Event::CheckpointWritten { .. });
         // A closed terminal does not stop the run: its record is elsewhere.
         let _ = match (self.passing.is_some(), self.live) {
             (true, _) if matches!(event, Event::Finished(_)) => self.pass(),

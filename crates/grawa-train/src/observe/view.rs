@@ -94,7 +94,7 @@ impl View {
                     self.evaluated = Some(evaluated.at.steps);
                 }
             }
-            Event::Checkpoint { .. } => {}
+            Event::Checkpoint { .. } | Event::CheckpointWritten { .. } => {}
             Event::Fault(fault) => self.fault = Some(fault.what.clone()),
             Event::Finished(finished) => self.over = Some(finished.reason),
         }

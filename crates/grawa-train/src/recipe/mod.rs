@@ -256,8 +256,8 @@ pub struct Machine {
     /// GPUs to use, but no more than workers; all if `None`.
     #[serde(default, with = "values::optional_positive")]
     pub cards: Option<u32>,
-    /// Cores to use; all if `None`.
-    #[serde(default, with = "values::optional_positive")]
+    /// Cores to use, at most 1,024; all if `None`.
+    #[serde(default, with = "values::threads")]
     pub threads: Option<u32>,
 }
 

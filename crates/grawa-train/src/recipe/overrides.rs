@@ -5,6 +5,7 @@
 //! one.
 
 use super::{Recipe, RecipeError, study};
+use crate::bounded_read;
 use grawa_core::{Method, Name, did_you_mean};
 use grawa_data::DatasetKind;
 use std::io::ErrorKind;
@@ -264,8 +265,8 @@ impl Recipe {
     }
 
     fn to_table(&self) -> Table {
-        // A recipe is tables of numbers, words and truth values: TOML can always hold them.
-        Table::try_from(self).unwrap_or_default()
+        // An empty recipe in its place would be one that nobody chose.
+        Table::try_from(self).unwrap_or_else(|error| unreachable!("TOML holds every recipe: {error}"))
     }
 }
 
@@ -320,7 +321,7 @@ fn read_graph(path: &Path) -> Result<String, String> {
 }
 
 pub(super) fn read_file(path: &Path) -> Result<String, RecipeError> {
-    std::fs::read_to_string(path).map_err(|error| {
+    bounded_read::read_text(path, bounded_read::SMALL).map_err(|error| {
         let why = match error.kind() {
             ErrorKind::NotFound => {
                 "there is no such file; give a recipe, such as recipes/cifar10-resnet20.toml".into()

@@ -45,6 +45,16 @@ value!(
     |value| whole(value, "a whole number from 0 to 9223372036854775807"),
     |seed| i64::try_from(*seed).ok().map(Into::into)
 );
+value!(
+    /// More threads than this help nobody, and starting them can take the machine down.
+    threads,
+    Option<u32>,
+    |value| match read_positive(value) {
+        Ok(threads) if threads <= MOST_THREADS => Ok(Some(threads)),
+        _ => Err(wrong(value, format!("a number of threads from 1 to {MOST_THREADS}"))),
+    },
+    |threads| threads.map(Into::into)
+);
 value!(flag, bool, |value| value.as_bool().ok_or_else(|| wrong(value, "true or false")), plain);
 value!(path, PathBuf, read_path, |path| Some(path.to_string_lossy().as_ref().into()));
 value!(optional_path, Option<PathBuf>, |value| read_path(value).map(Some), |path| path
@@ -123,6 +133,9 @@ pub(super) mod word {
         to.collect_str(value)
     }
 }
+
+/// Threads of one process.
+const MOST_THREADS: u32 = 1024;
 
 /// What several numbers are expected to be.
 const BELOW_ONE: &str = "a number from 0 to below 1";

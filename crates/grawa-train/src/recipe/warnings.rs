@@ -13,17 +13,50 @@ const ROUNDS: u64 = 10;
 /// Batch-norm statistics of fewer images than this are noise.
 const FEW_IMAGES: u64 = 64;
 
+/// Something that is probably not meant, and what to type instead in a new run.
+struct Warning {
+    what: String,
+    mend: String,
+}
+
+impl Warning {
+    fn new(what: impl Into<String>, mend: impl Into<String>) -> Self {
+        Warning { what: what.into(), mend: mend.into() }
+    }
+}
+
 impl Recipe {
     /// What is probably not meant, each with what to type instead. `examples` are the training examples, where they are known; `rounds` is
     /// how many there were, or will be, where that is not for the budget to say.
     pub fn warnings(&self, examples: Option<u64>, rounds: Option<u64>) -> Vec<String> {
+        let found = self.found(examples, rounds).into_iter();
+        found.map(|Warning { what, mend }| format!("{what}. Use {mend}")).collect()
+    }
+
+    /// The same for a run that is resumed: its settings stay, but for the budget.
+    pub fn warnings_of_resumed(&self, examples: Option<u64>, rounds: Option<u64>) -> Vec<String> {
+        let found = self.found(examples, rounds).into_iter();
+        let mut found: Vec<String> = found.map(|warning| warning.what).collect();
+        if !found.is_empty() {
+            found.push(
+                "the settings of a run stay when it is resumed. Use a longer --budget where that helps, or begin another run from its \
+                 model, with other settings: grawa train --init RUN"
+                    .into(),
+            );
+        }
+        found
+    }
+
+    fn found(&self, examples: Option<u64>, rounds: Option<u64>) -> Vec<Warning> {
         let steps = self.steps_of(self.train.budget, examples);
         let mut found = Vec::new();
         found.extend(self.few_rounds(steps, rounds));
         match self.train.rate.base() {
-            0.0 => found.push("the learning rate is 0: nothing is learnt. Use --rate 0.1".into()),
-            _ => found.extend(self.rate_outlasts(steps, examples)),
+            0.0 => found.push(Warning::new("the learning rate is 0: nothing is learnt", "--rate 0.1")),
+            _ => found.extend(self.rate_outlasts(steps, examples, rounds)),
         }
+        // Without any there is an error, which says why.
+        let examples = examples.filter(|examples| *examples > 0);
         found.extend(examples.and_then(|examples| self.too_few_examples(examples)));
         found.extend(examples.and_then(|examples| self.few_images(examples)));
         found
@@ -36,7 +69,7 @@ impl Recipe {
         }
     }
 
-    fn few_rounds(&self, steps: Option<u64>, rounds: Option<u64>) -> Option<String> {
+    fn few_rounds(&self, steps: Option<u64>, rounds: Option<u64>) -> Option<Warning> {
         let method = &self.method;
         if method.share != Share::Parameters || method.qsr > 0.0 || self.train.workers < 2 {
             return None;
@@ -59,14 +92,28 @@ impl Recipe {
         } else {
             format!("only {rounds} round{plural}")
         };
-        Some(format!("{few}: {steps}a round every {period} steps. Use {mend}"))
+        let every = if period == 1 { "step".into() } else { format!("{period} steps") };
+        Some(Warning::new(format!("{few}: {steps}a round every {every}"), mend))
     }
 
     /// Changes of the learning rate that come after the end, or a rate that is zero before it.
-    fn rate_outlasts(&self, steps: Option<u64>, examples: Option<u64>) -> Option<String> {
+    fn rate_outlasts(
+        &self,
+        steps: Option<u64>,
+        examples: Option<u64>,
+        rounds: Option<u64>,
+    ) -> Option<Warning> {
         let (rate, budget) = (&self.train.rate, self.train.budget);
+        // How far a time leads is known from the rounds that there were, or will be.
+        let in_time = rounds
+            .filter(|_| self.method.inner.is_none())
+            .map(|rounds| rounds * u64::from(self.method.cycle().max(1)));
         let end = match (budget, steps) {
-            (Amount::Time(time), _) => Progress { elapsed: time, ..Progress::default() },
+            (Amount::Time(time), _) => {
+                let steps = in_time.unwrap_or(0);
+                let epochs = examples.map_or(0.0, |examples| steps as f64 * self.epochs_a_step(examples));
+                Progress { steps, epochs, elapsed: time }
+            }
             (budget, Some(steps)) => {
                 let epochs = match budget {
                     Amount::Epochs(epochs) => epochs,
@@ -79,8 +126,9 @@ impl Recipe {
         // Amounts of training and times cannot be compared before the run.
         let share = |amount: Amount| match (amount, budget) {
             (Amount::Time(_), Amount::Time(_)) => Some(amount.share(&end)),
-            (Amount::Time(_), _) | (_, Amount::Time(_)) => None,
-            (Amount::Epochs(_), Amount::Steps(_)) if examples.is_none() => None,
+            (Amount::Time(_), _) => None,
+            (_, Amount::Time(_)) if in_time.is_none() => None,
+            (Amount::Epochs(_), Amount::Steps(_) | Amount::Time(_)) if examples.is_none() => None,
             (amount, _) => Some(amount.share(&end)),
         };
         let is_after = |amount: &Amount| share(*amount).is_some_and(|share| share < 1.0);
@@ -105,7 +153,7 @@ impl Recipe {
             }
             _ => return None,
         };
-        Some(format!("{why}. Use --rate \"{}\"", self.rate_for(budget)))
+        Some(Warning::new(why, format!("--rate \"{}\"", self.rate_for(budget))))
     }
 
     /// The same kind of schedule, for this budget.
@@ -120,22 +168,22 @@ impl Recipe {
         parts.join(", ")
     }
 
-    fn too_few_examples(&self, examples: u64) -> Option<String> {
+    fn too_few_examples(&self, examples: u64) -> Option<Warning> {
         let (workers, batch) = (u64::from(self.train.workers), u64::from(self.train.batch));
         if workers > examples {
-            return Some(format!(
-                "{workers} workers have only {examples} training examples. Use --workers {examples}"
-            ));
+            let what = format!("{workers} workers have only {examples} training examples");
+            return Some(Warning::new(what, format!("--workers {examples}")));
         }
         let shard = examples / workers.max(1);
         (batch > shard).then(|| {
-            format!(
-                "a batch of {batch} is larger than a worker's share of the {examples} training examples. Use --batch {shard}"
-            )
+            let what = format!(
+                "a batch of {batch} is larger than a worker's share of the {examples} training examples"
+            );
+            Warning::new(what, format!("--batch {shard}"))
         })
     }
 
-    fn few_images(&self, examples: u64) -> Option<String> {
+    fn few_images(&self, examples: u64) -> Option<Warning> {
         let has_statistics = self.model.own().is_none_or(|graph| !graph.statistics().is_empty());
         let (asked, batch) = (u64::from(self.evaluate.images), u64::from(self.train.batch));
         // Whole batches, and at least one.
@@ -144,7 +192,8 @@ impl Recipe {
             return None;
         }
         let mend = if asked < examples { "evaluate.images=25600" } else { "evaluate.batch_norm=average" };
-        Some(format!("batch-norm statistics are measured on only {images} images. Use --set {mend}"))
+        let what = format!("batch-norm statistics are measured on only {images} images");
+        Some(Warning::new(what, format!("--set {mend}")))
     }
 }
 
@@ -248,6 +297,22 @@ mod tests {
         }
     }
 
+    /// A resume accepts none of the options that a new run is told to use, and without examples there is nothing to
+    /// advise.
+    #[test]
+    fn advice_is_what_the_command_accepts() {
+        let few = recipe(&["train.budget=10epoch", "method.period=400"]);
+        let words = few.warnings_of_resumed(Some(1438), None).join("; ");
+        assert!(words.contains("no round will take place") && words.contains("drops at 20epoch"), "{words}");
+        for refused in ["--rate", "--period", "--workers", "--batch", "--set"] {
+            assert!(!words.contains(refused), "{words}");
+        }
+        assert!(words.contains("--budget") && words.contains("--init"), "{words}");
+        assert_eq!(recipe(&[]).warnings_of_resumed(Some(1438), None), [""; 0]);
+        let none = recipe(&[]).warnings(Some(0), None).join("; ");
+        assert!(!none.contains("--workers") && !none.contains("--batch"), "{none}");
+    }
+
     /// The defaults of the published data sets, methods without rounds, and what only the end knows.
     #[test]
     fn nothing_is_said_of_what_is_meant() {
@@ -264,6 +329,12 @@ mod tests {
         assert_eq!(timed.warnings(Some(1438), None), [""; 0]);
         let few = "only 1 round: a round every 32 steps. Use --period 1, or a longer --budget";
         assert_eq!(timed.warnings(Some(1438), Some(1)), [few]);
+        // How far a time leads is known from its rounds: then a drop that is never reached is seen.
+        let timed = recipe(&["train.budget=10s", "method.period=4"]);
+        assert_eq!(timed.warnings(Some(1438), None), [""; 0]);
+        let drops = "the learning rate drops at 20epoch and 30epoch, and the run ends at 10s. Use --rate \"0.1, x0.1 at 5s, x0.1 at 7.5s\"";
+        assert_eq!(timed.warnings(Some(1438), Some(10)), [drops]);
+        assert_eq!(timed.warnings(Some(1438), Some(10_000)), [""; 0]);
         // Nothing is known of the data.
         assert_eq!(recipe(&["train.budget=1epoch", "train.rate=0.1"]).warnings(None, None), [""; 0]);
     }

@@ -304,3 +304,43 @@ fn sequential(method: &str, starts: &[f32], steps: u64) -> (Vec<Vec<f32>>, Vec<f
     let centre = run.centre().to_vec();
     (run.replicas().iter_mut().map(|replica| replica.parameters().to_vec()).collect(), centre)
 }
+
+/// Remembers checkpoints as they are told of.
+struct Uploader(Arc<Mutex<Vec<PathBuf>>>);
+
+impl Observer for Uploader {
+    fn event(&mut self, event: &Event) -> Result<(), Error> {
+        if let Event::CheckpointWritten { path, at } = event {
+            let whole = Checkpoint::read(path)?;
+            assert_eq!(whole.steps(), at.steps);
+            self.0.lock().unwrap().push(path.clone());
+        }
+        Ok(())
+    }
+}
+
+/// An observer is told of every checkpoint when it is complete: it can be read then, and be removed. Of the caller's
+/// own replicas one is made to learn the start, however often the run is checked, and one for each worker.
+#[test]
+fn checkpoints_are_told_of_when_they_are_whole_and_replicas_are_made_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut recipe = Recipe::for_data(DatasetKind::Digits, None).unwrap();
+    recipe.method = "mean:period=4".parse().unwrap();
+    (recipe.train.workers, recipe.train.budget) = (3, Amount::Steps(16));
+    recipe.checkpoint.every = Some(Amount::Steps(4));
+    let made = Arc::<Mutex<Vec<u32>>>::default();
+    let counted = Arc::clone(&made);
+    let make = move |worker| {
+        counted.lock().unwrap().push(worker);
+        FunctionReplica::new(layout(), vec![1.0; layout().len()], bowl as Function)
+    };
+    let run = Run::of_replicas(recipe, "bowl", layout(), 100, make).unwrap().keep_in(folder.path());
+    run.check().unwrap();
+    run.start_in_words().unwrap();
+    run.check().unwrap();
+    let told = Arc::<Mutex<Vec<PathBuf>>>::default();
+    run.go(&mut [Box::new(Uploader(Arc::clone(&told)))]).unwrap();
+    assert_eq!(*made.lock().unwrap(), [0, 0, 1, 2]);
+    let steps = |step: u64| folder.path().join(format!("checkpoints/step-{step:08}"));
+    assert_eq!(*told.lock().unwrap(), [0, 4, 8, 12, 16].map(steps));
+}

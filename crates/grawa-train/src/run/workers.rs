@@ -61,6 +61,8 @@ pub(crate) enum Workers {
         name: String,
         layout: Layout,
         make: Box<dyn Fn(u32) -> Result<OwnReplica, Error>>,
+        /// What worker 0's replica starts with: it may take long to make one.
+        start: OnceLock<(Vec<f32>, Vec<f32>)>,
     },
     Set {
         name: String,
@@ -131,11 +133,14 @@ impl Workers {
                 let (start, _) = start.get().ok_or(grawa_session::Error::Left)?;
                 Ok((start.parameters.clone(), start.statistics.clone()))
             }
-            Workers::Own { make, layout, .. } => {
-                let (mut replica, _) = make(0)?;
-                let parameters = replica.copy(StateKind::Parameters)?;
-                check_length(&parameters, layout)?;
-                Ok((parameters, replica.copy(StateKind::Statistics)?))
+            Workers::Own { make, layout, start, .. } => {
+                if start.get().is_none() {
+                    let (mut replica, _) = make(0)?;
+                    let parameters = replica.copy(StateKind::Parameters)?;
+                    check_length(&parameters, layout)?;
+                    let _ = start.set((parameters, replica.copy(StateKind::Statistics)?));
+                }
+                Ok(start.get().ok_or(grawa_session::Error::Left)?.clone())
             }
             Workers::Set { start, layout, .. } => {
                 check_length(start, layout)?;

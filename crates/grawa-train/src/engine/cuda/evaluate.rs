@@ -43,7 +43,7 @@ pub(super) fn measure(
     loaded: Loaded<'_>,
     shards: &[Shard],
     batches: &Batches<'_>,
-    alive: &dyn Fn(),
+    alive: &dyn Fn() -> bool,
     take: &mut dyn FnMut(Vec<Results>),
 ) -> Result<(), Error> {
     let measured = measure_loaded(set, loaded, shards, batches, alive, take);
@@ -56,7 +56,7 @@ fn measure_loaded(
     (model, statistics): Loaded<'_>,
     shards: &[Shard],
     batches: &Batches<'_>,
-    alive: &dyn Fn(),
+    alive: &dyn Fn() -> bool,
     take: &mut dyn FnMut(Vec<Results>),
 ) -> Result<(), Error> {
     set.load_models(&vec![model; shards.len()])?;
@@ -65,6 +65,9 @@ fn measure_loaded(
     }
     let (all, at_once) = (passes(shards, batches.count), set.passes_at_once().min(STRIDE));
     for first in (0..all).step_by(at_once) {
+        if !alive() {
+            break;
+        }
         let part = first..all.min(first + at_once);
         enqueue(set, shards, batches, part.clone(), alive)?;
         let kept = set.kept_results(batches.kept)?;
@@ -83,7 +86,7 @@ fn enqueue(
     shards: &[Shard],
     batches: &Batches<'_>,
     part: std::ops::Range<usize>,
-    alive: &dyn Fn(),
+    alive: &dyn Fn() -> bool,
 ) -> Result<(), Error> {
     // A shard that has no batch left repeats one, whose result nobody reads.
     let make = |shard: &Shard, pass: usize| (batches.make)(number(shard, pass) % batches.count);

@@ -229,7 +229,7 @@ impl Gpu {
         model: Model,
         shards: &[Shard],
         batches: usize,
-        step: &dyn Fn(),
+        step: &dyn Fn() -> bool,
     ) -> Result<Vec<(Vec<f64>, u64)>, Error> {
         let Gpu { set, data, recalibration: all, .. } = self;
         if all.is_none() {
@@ -260,7 +260,7 @@ impl Gpu {
         model: Model,
         shards: &[Shard],
         statistics: &[Arc<Vec<f32>>],
-        step: &dyn Fn(),
+        step: &dyn Fn() -> bool,
         take: &mut dyn FnMut(&Data, Vec<Results>),
     ) -> Result<(), Error> {
         let Gpu { set, data, .. } = self;
@@ -281,7 +281,7 @@ impl Gpu {
         show: &mut dyn FnMut(&[f32], usize),
     ) -> Result<(), Error> {
         let classes = self.graph.classes();
-        self.test_batches(model, &[shard], &[statistics], &|| {}, &mut |data, found| {
+        self.test_batches(model, &[shard], &[statistics], &|| true, &mut |data, found| {
             found.iter().flatten().for_each(|result| data.each_example(classes, result, &mut *show));
         })
     }
@@ -292,7 +292,7 @@ impl Gpu {
         model: Model,
         shards: &[Shard],
         statistics: &[Arc<Vec<f32>>],
-        step: &dyn Fn(),
+        step: &dyn Fn() -> bool,
     ) -> Result<Vec<Counts>, Error> {
         let classes = self.graph.classes();
         let mut counts = vec![Counts::default(); shards.len()];

@@ -22,6 +22,7 @@ use grawa_nn::cuda::{AllReduce, DatasetBytes, Device, MultiGpu, ReplicaSet, Sett
 use placement::{in_step, place_workers};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// The largest share of a GPU's memory for data.
 const SHARE_OF_DATA: f64 = 0.5;
@@ -42,6 +43,8 @@ pub(crate) struct CudaSet {
     batches: usize,
     statistics: Layout,
     heartbeat: Option<Heartbeat>,
+    /// Evaluations end early once it is true.
+    stop: Arc<AtomicBool>,
     /// The mean of its workers in the last round between processes, for its memory.
     combined: Vec<f32>,
 }
@@ -104,6 +107,7 @@ impl CudaSet {
             batches: super::recalibration_batches(recipe, workload.train.len()),
             statistics: workload.graph.statistics().clone(),
             heartbeat: None,
+            stop: Arc::default(),
             combined: Vec::new(),
         })
     }

@@ -17,6 +17,7 @@ use grawa_nn::cuda::{self, DeviceShare, Model, Participant};
 use grawa_session::Error;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 impl CudaSet {
     /// The GPU of a worker, and its index there.
@@ -334,14 +335,22 @@ impl WorkerSet for CudaSet {
 
     fn recalibrate(&mut self, model: Measured, shards: &[Shard]) -> PerWorker<(Vec<f64>, u64)> {
         let (model, batches, heartbeat) = (self.model(model), self.batches, self.heartbeat.clone());
-        let step = || heartbeat.iter().for_each(|beat| beat());
+        let stop = Arc::clone(&self.stop);
+        let step = || {
+            heartbeat.iter().for_each(|beat| beat());
+            !stop.load(Ordering::Relaxed)
+        };
         let shards = shards.iter().map(|shard| (shard.index, shard.clone())).collect();
         self.each(shards, |gpu, shards| gpu.recalibrate(model, &shards, batches, &step))
     }
 
     fn test(&mut self, model: Measured, shards: &[Shard], statistics: &[Arc<Vec<f32>>]) -> PerWorker<Counts> {
         let (model, heartbeat) = (self.model(model), self.heartbeat.clone());
-        let step = || heartbeat.iter().for_each(|beat| beat());
+        let stop = Arc::clone(&self.stop);
+        let step = || {
+            heartbeat.iter().for_each(|beat| beat());
+            !stop.load(Ordering::Relaxed)
+        };
         let requests = (shards.iter().zip(statistics))
             .map(|(shard, statistics)| (shard.index, (shard.clone(), Arc::clone(statistics))))
             .collect();
@@ -353,6 +362,10 @@ impl WorkerSet for CudaSet {
 
     fn set_heartbeat(&mut self, heartbeat: Heartbeat) {
         self.heartbeat = Some(heartbeat);
+    }
+
+    fn set_stop(&mut self, stop: Arc<AtomicBool>) {
+        self.stop = stop;
     }
 
     fn waits(&mut self, worker: usize) -> (f64, f64) {
@@ -375,14 +388,14 @@ impl EvaluateShard for CudaSet {
         &mut self,
         model: &[f32],
         (shard, of): (usize, usize),
-        alive: &mut dyn FnMut(),
+        alive: &mut dyn FnMut() -> bool,
     ) -> Result<(Vec<f64>, u64), crate::Error> {
         alive();
         let batches = self.batches;
         let (gpu, worker) = self.gpu(0)?;
         gpu.put(worker, StateKind::Parameters, model)?;
         let shards = [Shard { index: 0, shard, of }];
-        let found = gpu.recalibrate(Model::Own, &shards, batches, &|| {})?;
+        let found = gpu.recalibrate(Model::Own, &shards, batches, &|| true)?;
         found.into_iter().next().ok_or(Error::Left.into())
     }
 
@@ -391,7 +404,7 @@ impl EvaluateShard for CudaSet {
         model: &[f32],
         statistics: &[f32],
         (shard, of): (usize, usize),
-        alive: &mut dyn FnMut(),
+        alive: &mut dyn FnMut() -> bool,
         show: &mut dyn FnMut(&[f32], usize),
     ) -> Result<(), crate::Error> {
         alive();
