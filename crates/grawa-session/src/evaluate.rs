@@ -98,6 +98,12 @@ pub fn average(layout: &Layout, workers: &[Vec<f32>]) -> Vec<f32> {
 /// Statistics of a model: of the worker with this index, or for all.
 type ModelStatistics = (Option<usize>, Arc<Vec<f32>>);
 
+/// What each worker measured.
+type Numbers = Vec<(u32, Vec<f64>)>;
+
+/// The models of a method, and what their statistics were.
+type MeasuredModels = (Vec<Model>, Vec<ModelStatistics>);
+
 impl Process {
     /// Measures the model of the method; false if that was broken off, since the run is to stop.
     pub fn evaluate(&mut self) -> Result<bool, Error> {
@@ -121,10 +127,7 @@ impl Process {
     }
 
     /// The results of the method's models, and the statistics they were measured with; none if that was broken off.
-    fn measure(
-        &mut self,
-        evaluation: &Evaluation,
-    ) -> Result<Option<(Vec<Model>, Vec<ModelStatistics>)>, Error> {
+    fn measure(&mut self, evaluation: &Evaluation) -> Result<Option<MeasuredModels>, Error> {
         let best = self.make_view()?;
         let evaluate = self.common.method.evaluate;
         let model = match evaluate {
@@ -241,15 +244,12 @@ impl Process {
     }
 
     /// Sends the numbers of its workers to all processes. Returns those of all workers.
-    pub(crate) fn gather_numbers(
-        &mut self,
-        mine: Vec<(u32, Vec<f64>)>,
-    ) -> Result<Vec<(u32, Vec<f64>)>, Error> {
+    pub(crate) fn gather_numbers(&mut self, mine: Numbers) -> Result<Numbers, Error> {
         let Some(all) = self.membership.all() else { return Ok(mine) };
-        let gathered = all.gather_readable(&encode(&mine)?, &check::<Vec<(u32, Vec<f64>)>>)?;
+        let gathered = all.gather_readable(&encode(&mine)?, &check::<Numbers>)?;
         let mut numbers = Vec::new();
         for (process, bytes) in &gathered.messages {
-            numbers.extend(decode::<Vec<(u32, Vec<f64>)>>(*process, bytes)?);
+            numbers.extend(decode::<Numbers>(*process, bytes)?);
         }
         Ok(numbers)
     }
@@ -263,7 +263,7 @@ impl Process {
         &mut self,
         model: Measured,
         mut measure: impl FnMut(&mut dyn WorkerSet, &[Shard]) -> PerWorker<Vec<f64>>,
-    ) -> Result<Option<Vec<(u32, Vec<f64>)>>, Error> {
+    ) -> Result<Option<Numbers>, Error> {
         let mut all: Vec<u32> =
             self.processes.iter().flat_map(|(_, workers)| workers.iter().copied()).collect();
         loop {

@@ -758,7 +758,8 @@ impl Session {
                 }
                 // The others have stopped without waiting for it.
                 Err(Error::Comm(CommError::Over)) if self.process.is_asked_to_stop_together() => {
-                    return Ok(self.end_alone(Reason::Interrupted));
+                    self.end_alone(Reason::Interrupted);
+                    return Ok(());
                 }
                 Err(Error::Comm(CommError::OutOfContact)) if self.stop.asked.load(Ordering::Relaxed) => {
                     return Err(CommError::OutOfContact.into());
@@ -767,7 +768,8 @@ impl Session {
                     self.is_alone = true;
                     if self.settings.budget.is_spent(&self.progress()) {
                         if self.has_given_up() {
-                            return Ok(self.end_alone(Reason::Spent));
+                            self.end_alone(Reason::Spent);
+                            return Ok(());
                         }
                         std::thread::sleep(PAUSE);
                         self.is_alone = false;
