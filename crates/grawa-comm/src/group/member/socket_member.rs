@@ -126,8 +126,9 @@ impl Caller {
         loop {
             let action = self.client.next_action(&|state| {
                 let is_free = may_leave && !state.member.is_bound();
-                !is_short(state)
-                    && !(is_free && self.client.has_lost_contact(state) || self.client.has_given_up(state))
+                let is_cut_off =
+                    is_free && self.client.has_lost_contact(state) || self.client.has_given_up(state);
+                !is_short(state) && !is_cut_off
             })?;
             match action {
                 Some(action @ (MemberAction::Restore { .. } | MemberAction::RollBack)) => {
