@@ -82,8 +82,7 @@ mod tests {
         use std::os::unix::ffi::OsStrExt;
         let mut words: Vec<Vec<u8>> = (1..=255u8).map(|byte| vec![b'a', byte, b'7']).collect();
         words.extend(
-            ["'", "''", "a'b\"c", "!x", "~", "*", "a\\", "#", "-n", "é\u{301}", "\u{feff}"]
-                .map(Into::into),
+            ["'", "''", "a'b\"c", "!x", "~", "*", "a\\", "#", "-n", "é\u{301}", "\u{feff}"].map(Into::into),
         );
         words.push((1..=255).collect());
         for bytes in words {
