@@ -220,7 +220,7 @@ mod tests {
         write("c/d.webp", b"");
         let Info { text, problems } = info();
         assert_eq!(problems, 3, "{text}");
-        for words in ["empty.png", "text.png", "cut.png", "warning: 1 files"] {
+        for words in ["empty.png", "text.png", "cut.png", "warning: 1 file "] {
             assert!(text.contains(words), "{words}: {text}");
         }
     }

@@ -260,17 +260,17 @@ mod tests {
         copied(&whole, &run);
         let last = vectors(&Checkpoint::newest(&whole).unwrap());
         for number in 1..=2 {
-            fs::write(run.join("events.jsonl"), "damaged\n{}\n").unwrap();
+            fs::write(run.join("journal.jsonl"), "damaged\n{}\n").unwrap();
             let error = resume_point(&run, Some(OLDER), Record::Continued).unwrap_err().to_string();
             assert!(error.contains("--checkpoint step-00000008 --without-record"), "{error}");
             let point = resume_point(&run, Some(OLDER), Record::SetAside).unwrap();
             assert_eq!(Files::set_aside(&run).unwrap(), Some(number));
             assert_eq!(
-                fs::read_to_string(run.join(format!("events.jsonl.aside-{number}"))).unwrap(),
+                fs::read_to_string(run.join(format!("journal.jsonl.aside-{number}"))).unwrap(),
                 "damaged\n{}\n"
             );
             assert!(
-                run.join(format!("journal.jsonl.aside-{number}")).exists()
+                run.join(format!("events.jsonl.aside-{number}")).exists()
                     && !run.join("journal.jsonl").exists()
             );
             let files = Files::create(&run, &About::here("test", None)).unwrap();

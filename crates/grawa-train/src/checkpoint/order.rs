@@ -41,6 +41,11 @@ impl Name {
 }
 
 impl Name {
+    /// Whether its last round was after so many local steps of each worker.
+    pub(crate) fn is_at(self, steps: u64) -> bool {
+        self.steps == steps
+    }
+
     /// The local steps of each of so many workers.
     pub(crate) fn steps_of_each(self, workers: u64) -> u64 {
         self.stopped.map_or(0, |taken| taken / workers.max(1)).max(self.steps)

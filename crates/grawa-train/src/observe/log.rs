@@ -5,8 +5,8 @@
 //! resumed has the same `events.jsonl` as one that was not. Both files only grow, except that a resume truncates them to their length
 //! at the checkpoint. An incomplete last line, as a power failure leaves it, is ignored.
 
-use crate::checkpoint::io;
-use crate::{Error, Evaluated, Event, Place, Reason, Round, Share, Times, bounded_read};
+use crate::checkpoint::{Name, io};
+use crate::{Error, Evaluated, Event, Place, Reason, Round, Share, Started, Times, bounded_read};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -79,7 +79,11 @@ impl Log {
                 found = Some((entry.line, *end));
             }
             // A record that begins with this checkpoint does not contain it: a worker of a group wrote it, whose record is elsewhere.
-            if index == 0 && matches!(&entry.event, Some(Event::Started(started)) if started.resumed) {
+            let is_start = |started: &Started| {
+                let name = checkpoint.file_name().and_then(|name| Name::parse(&name.to_string_lossy()));
+                started.resumed && name.is_none_or(|name| name.is_at(started.at.steps))
+            };
+            if index == 0 && matches!(&entry.event, Some(Event::Started(started)) if is_start(started)) {
                 found = Some((0, 0));
             }
         }

@@ -224,7 +224,7 @@ mod tests {
         let first = found.iter().find(|line| line.trim_start().starts_with("0 ")).unwrap();
         assert!(first.ends_with("0.333 ▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃"), "{first}");
         assert!(found[0].ends_with("done in 0:09"), "{}", found[0]);
-        assert!(found[2].ends_with("(best 14.21 %)  █▅▄"), "{}", found[2]);
+        assert!(found[2].ends_with("(best 14.21 %)  █▆"), "{}", found[2]);
     }
 
     #[test]
