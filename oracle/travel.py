@@ -35,7 +35,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--grawa", required=True)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--methods", default="mean,mgrawa,lgrawa,easgd")
+    parser.add_argument("--methods", default="mean:pull=0.5,mgrawa,lgrawa,easgd")
     split = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     arguments, options = parser.parse_args(sys.argv[1:split]), sys.argv[split + 1:]
     print("| method | " + " | ".join(WAYS) + " |")
