@@ -59,6 +59,10 @@ pub(crate) struct Arguments {
     /// A worker that makes no progress for so many seconds while others wait for it inside a round is dropped, even if its process lives
     #[arg(long, value_name = "SECONDS", default_value_t = Connect::STALL.as_secs(), value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) stall: u64,
+    /// How many seconds a round waits at least for a worker that is late. One that is too late loses its steps since the last round, and returns
+    /// [default: 2, longer where rounds vary or are rare]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    wait: Option<Duration>,
     /// With --resume, if coordinator.log is damaged or lost: continue from the newest checkpoint that a worker joins with within --patience
     #[arg(long, requires = "resume")]
     from_workers: bool,
@@ -66,6 +70,14 @@ pub(crate) struct Arguments {
     security: SecurityArguments,
     #[command(flatten)]
     page: page::Arguments,
+}
+
+/// A positive number of seconds, which may have a fraction.
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
+    let number: Option<f64> = text.parse().ok().filter(|number| *number > 0.0);
+    number
+        .and_then(|number| Duration::try_from_secs_f64(number).ok())
+        .ok_or_else(|| "seconds are expected: a positive number such as 30 or 0.5".into())
 }
 
 /// How connections are secured.
@@ -101,6 +113,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         wire: arguments.security.wire()?,
         patience,
         stall: Duration::from_secs(arguments.stall),
+        wait: arguments.wait,
     };
     let (mut is_for_sessions, mut planned) = (false, None);
     let run = match &arguments.train.resume {

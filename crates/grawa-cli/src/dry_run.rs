@@ -279,8 +279,8 @@ mod tests {
             Recipe::resolve(&settings.iter().fold(Overrides::default(), set)).unwrap()
         };
         for (settings, each, fitting, expected) in [
-            (&["train.workers=2000"][..], ALL, Some((&["train.workers=10"][..], ALL)), "--workers 10"),
-            (&["train.batch=100000000"], ALL, Some((&["train.batch=512"], ALL)), "--batch 512"),
+            (&["train.workers=2000"][..], ALL, Some((&["train.workers=10"][..], ALL)), "--workers "),
+            (&["train.batch=100000000"], ALL, Some((&["train.batch=512"], ALL)), "--batch "),
             (&["train.workers=64"], 1, Some((&["train.workers=64"], ALL)), "--per-process 64"),
             (&["train.workers=4"], ALL, None, "smaller --model"),
         ] {
@@ -294,13 +294,19 @@ mod tests {
             assert!(words.contains(expected), "{settings:?}: {words}");
             for option in words.trim_start_matches("Use ").split(", or ").filter(|it| it.starts_with("--")) {
                 let (name, value) = option.split_once(' ').unwrap();
-                let (mut mended, mut mended_each, value) = (recipe.clone(), each, value.parse().unwrap());
-                match name {
-                    "--batch" => mended.train.batch = value,
-                    "--workers" => mended.train.workers = value,
-                    _ => mended_each = value,
-                }
-                assert!(fits(&mended, mended_each), "{settings:?}: {option}");
+                let value: u32 = value.parse().unwrap();
+                let fits_with = |value: u32| {
+                    let (mut mended, mut mended_each) = (recipe.clone(), each);
+                    match name {
+                        "--batch" => mended.train.batch = value,
+                        "--workers" => mended.train.workers = value,
+                        _ => mended_each = value,
+                    }
+                    fits(&mended, mended_each)
+                };
+                assert!(fits_with(value), "{settings:?}: {option}");
+                let is_largest = name == "--per-process" || !fits_with(value + 1);
+                assert!(is_largest, "{settings:?}: more than {option} fits");
             }
         }
     }

@@ -1,7 +1,7 @@
 //! `grawa launch`: a run of several processes on this machine.
 
 use crate::address::check_free;
-use crate::coordinate::{follow, observers, prepare, resume};
+use crate::coordinate::{follow, observers, prepare, resume, seconds};
 use crate::doctor::{cores, first_gpu};
 use crate::dry_run::{Place, check_memory};
 use crate::failure::Failure;
@@ -61,6 +61,10 @@ pub(crate) struct Arguments {
     /// A worker that makes no progress for so many seconds while others wait for it inside a round is dropped, even if its process lives
     #[arg(long, value_name = "SECONDS", default_value_t = Connect::STALL.as_secs(), value_parser = clap::value_parser!(u64).range(1..))]
     stall: u64,
+    /// How many seconds a round waits at least for a worker that is late. One that is too late loses its steps since the last round, and returns
+    /// [default: 2, longer where rounds vary or are rare]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    wait: Option<Duration>,
     /// With --resume, if coordinator.log is damaged or lost: continue from the newest checkpoint that a worker restores
     #[arg(long, requires = "resume")]
     from_workers: bool,
@@ -150,7 +154,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         let key = if arguments.wire.is_some() { None } else { Some(Key::new(place)?) };
         let wire = key.as_ref().map_or(Ok(Security::Plain), |key| Security::with_key(&key.0))?;
         let (listen, stall) = (Some("127.0.0.1:0".into()), Duration::from_secs(arguments.stall));
-        Ok::<_, Failure>((key, Connect { listen, wire, patience: PATIENCE, stall }))
+        Ok::<_, Failure>((key, Connect { listen, wire, patience: PATIENCE, stall, wait: arguments.wait }))
     };
     let mut planned = None;
     let (run, key, place) = match &arguments.train.resume {

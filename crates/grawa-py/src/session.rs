@@ -43,7 +43,7 @@ type OwnGroup = (Py<PyAny>, u32, u32);
 /// Joins the run of the command that has started this program, the one at `place`, or that of a process group. Without any the worker is
 /// alone. `parameters` is an array of all numbers of the `tensors`, which are replaced by those that all start from.
 #[pyfunction]
-#[pyo3(signature = (*, method, tensors, parameters, budget, name, evaluate, batch, examples, seed, pace, wire, patience, statistics=Vec::new(), place=None, checkpoint=None, process_group=None))]
+#[pyo3(signature = (*, method, tensors, parameters, budget, name, evaluate, batch, examples, seed, pace, wire, patience, wait=None, statistics=Vec::new(), place=None, checkpoint=None, process_group=None))]
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn join(
     py: Python<'_>,
@@ -59,6 +59,7 @@ pub(crate) fn join(
     pace: &str,
     wire: &str,
     patience: f64,
+    wait: Option<f64>,
     statistics: Vec<(String, Vec<usize>)>,
     place: Option<Place>,
     checkpoint: Option<Vec<u8>>,
@@ -75,8 +76,9 @@ pub(crate) fn join(
         false => Some(Layout::new(statistics).map_err(wrong)?),
     };
     let usual = Settings::new(method, layout, 1, budget);
-    let settings = Settings { name, evaluate, batch, examples, seed, pace, wire, statistics, ..usual };
-    let patience = Duration::try_from_secs_f64(patience).map_err(wrong)?;
+    let patience = seconds("patience", patience)?;
+    let wait = wait.map(|wait| seconds("wait", wait)).transpose()?;
+    let settings = Settings { name, evaluate, batch, examples, seed, pace, wire, wait, statistics, ..usual };
     if std::env::var_os("GRAWA_LAUNCHED").is_some() {
         LAUNCHER.get_or_init(Stop::from_launcher);
     }
@@ -115,6 +117,11 @@ pub(crate) fn join(
     let (stop, is_lent) = (session.stop(), AtomicBool::new(false));
     let (inner, spare) = (Mutex::new(Some(session)), Mutex::default());
     Ok(Session { inner, is_lent, stop, spare, calls, settings, is_alone, process: std::process::id() })
+}
+
+fn seconds(name: &str, number: f64) -> PyResult<Duration> {
+    let time = Duration::try_from_secs_f64(number).ok().filter(|time| !time.is_zero() || name != "wait");
+    time.ok_or_else(|| wrong(format!("{name} is {number}; a positive number of seconds is expected")))
 }
 
 /// How a round went: the round as JSON, who took part, the other events as JSON, whether the parameters were replaced, whether there is

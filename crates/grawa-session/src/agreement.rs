@@ -1,5 +1,6 @@
 //! That all workers of a run have the same settings: the settings by name, and the first one that differs.
 
+use crate::settings::milliseconds;
 use crate::{Error, Settings};
 use grawa_comm::{Error as CommError, Transport};
 use grawa_core::{Layout, Method};
@@ -34,6 +35,8 @@ impl Settings {
         ] {
             entries.insert(name.into(), value);
         }
+        // Runs that were begun before there was this setting have none.
+        entries.extend(self.wait.map(|wait| ("wait".into(), json!(milliseconds(wait)))));
         entries
     }
 
@@ -109,6 +112,10 @@ mod tests {
             (what.as_str(), found.as_str(), expected.as_str()),
             ("method.prox", "\"0.0\"", "\"0.01\"")
         );
+        // A wait is a setting like the others; runs of before have none.
+        let patient = Settings { wait: Some(std::time::Duration::from_secs(30)), ..settings("mean") };
+        let found = first_difference(&patient.entries(), &settings("mean").entries()).unwrap();
+        assert_eq!((found.0.as_str(), found.1.as_str()), ("wait", "30000"));
         // What is written now is read back.
         let now = settings("diloco:momentum=0.3");
         assert_eq!(recorded(Value::Object(now.entries()).to_string().as_bytes()), Some(now.entries()));

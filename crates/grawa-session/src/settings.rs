@@ -5,12 +5,13 @@ use crate::agreement::{first_difference, recorded};
 use crate::milestones::{MilestoneSettings, Milestones};
 use crate::{Error, Format, Pace};
 #[cfg(feature = "group")]
-use grawa_comm::group::{self, CoordinatorServer, Joiner, Security};
+use grawa_comm::group::{self, CoordinatorServer, Joiner, Proposal, Security};
 use grawa_core::{Amount, Layout, Method, Score, Share, Source};
 #[cfg(feature = "group")]
 use serde_json::Value;
 #[cfg(feature = "group")]
 use std::path::Path;
+use std::time::Duration;
 
 /// Why [`Method::qsr`] needs an even pace.
 #[doc(hidden)]
@@ -44,6 +45,9 @@ pub struct Settings {
     pub pace: Pace,
     /// How numbers are sent in an elastic group.
     pub wire: Format,
+    /// An elastic group waits at least this long in a round for workers that are late; one that it goes on without loses its steps since the last
+    /// round. By default 2 s, longer where rounds vary or are rare. In milliseconds.
+    pub wait: Option<Duration>,
 }
 
 impl Settings {
@@ -71,6 +75,7 @@ impl Settings {
             seed: 0,
             pace: Pace::Even,
             wire: Format::F32,
+            wait: None,
         }
     }
 
@@ -125,7 +130,12 @@ impl Settings {
     /// That a coordinator's run has the same settings; names the first that differs. A coordinator that has no charter yet gets this one.
     pub(crate) fn agree_with(&self, joiner: &mut Joiner) -> Result<(), Error> {
         if joiner.charter.is_empty() {
-            joiner.propose(self.charter(), trigger(&self.method, self.pace))?;
+            let trigger = trigger(&self.method, self.pace);
+            joiner.propose(Proposal {
+                charter: self.charter(),
+                trigger,
+                wait: self.wait.map(milliseconds),
+            })?;
         }
         let charter = &joiner.charter;
         let Some(expected) = recorded(charter) else {
@@ -152,9 +162,15 @@ impl Settings {
         if let Some(why) = crate::elastic::objection(&self.method) {
             return Err(Error::NotElastic { why });
         }
-        let settings = coordinator_settings(&self.method, self.workers, self.pace);
+        let usual = coordinator_settings(&self.method, self.workers, self.pace);
+        let settings = group::Settings { wait: self.wait, ..usual };
         Ok(CoordinatorServer::new(listen, security, settings, run, self.charter(), log)?)
     }
+}
+
+/// Whole milliseconds, as settings are compared and sent.
+pub(crate) fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// At a free pace: local steps per worker and round.

@@ -537,6 +537,9 @@ fn come_and_go(case: &Case) {
                     return end;
                 }
                 assert!(end.unwrap_err().to_string().contains("as it should"));
+                // The next one gets its number when the coordinator knows that it has left.
+                let has_left = || !shared.host.status().workers.iter().any(|it| it.worker == 1);
+                until("worker 1 leaves", has_left);
                 train(shared, case, join(), None)
             })
         });

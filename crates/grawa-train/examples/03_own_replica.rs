@@ -175,6 +175,7 @@ pub fn learn(place: &Path) -> Result<Outcome, Failure> {
         wire: Security::Plain,
         patience: Duration::from_secs(60),
         stall: Connect::STALL,
+        wait: None,
     };
     let run = CoordinatedRun::begin(&recipe, place, &connect, &About::here("own_replica", None))?;
     let address = run.address().to_string();

@@ -33,6 +33,7 @@ pub fn coordinate(place: &Path) -> Result<Outcome, Failure> {
         wire: Security::Plain,
         patience: Duration::from_secs(60),
         stall: Connect::STALL,
+        wait: None,
     };
     let run = CoordinatedRun::begin(&recipe, place, &connect, &About::here("coordinator", None))?;
     let address = run.address().to_string();

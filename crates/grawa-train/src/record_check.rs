@@ -8,6 +8,7 @@ use crate::observe::{EVENTS, Entry, JOURNAL, read};
 use crate::recipe::{BatchNorm, Overrides, Recipe};
 use crate::{Checkpoint, Error, Evaluated, Evaluator, Event, find_model};
 use grawa_nn::State;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -165,7 +166,7 @@ fn check_models(
     let disturbed: BTreeSet<u64> = (events.iter())
         .filter_map(|event| if let Event::Fault(fault) = event { Some(fault.at.steps) } else { None })
         .collect();
-    let mut saved: BTreeMap<u64, (PathBuf, State)> = BTreeMap::new();
+    let mut saved: BTreeMap<(u64, bool), (PathBuf, State)> = BTreeMap::new();
     let mut evaluator: Option<Evaluator> = None;
     for folder in savers {
         for path in checkpoints(folder) {
@@ -179,7 +180,9 @@ fn check_models(
                 None => evaluator.insert(evaluator_of(run)?),
             };
             let state = State::load(evaluator.graph(), &found.model)?;
-            if let Some((first, model)) = saved.get(&steps) {
+            // One that was written when all were asked to stop is of a moment between two rounds, which was not evaluated.
+            let is_stopped = name_of(&path).contains("-stopped-");
+            if let Some((first, model)) = saved.get(&(steps, is_stopped)) {
                 check.pairs += 1;
                 if *model != state {
                     let why = format!("{} and {} hold different models", first.display(), path.display());
@@ -187,7 +190,8 @@ fn check_models(
                 }
             }
             // The last of that moment: a run that was continued may have been there twice.
-            let evaluation = evaluations.iter().rev().find(|evaluated| evaluated.at.steps == steps);
+            let evaluation =
+                evaluations.iter().rev().find(|evaluated| evaluated.at.steps == steps && !is_stopped);
             if let Some([model]) = evaluation.map(|evaluated| &*evaluated.models)
                 && let Some(loss) = model.loss
             {
@@ -205,7 +209,7 @@ fn check_models(
                     ));
                 }
             }
-            saved.entry(steps).or_insert((path, state));
+            saved.entry((steps, is_stopped)).or_insert((path, state));
         }
     }
     Ok(())
@@ -220,14 +224,16 @@ fn evaluator_of(run: &Path) -> Result<Evaluator, Error> {
     Evaluator::new(&recipe, &data)
 }
 
+fn name_of(path: &Path) -> Cow<'_, str> {
+    path.file_name().unwrap_or_default().to_string_lossy()
+}
+
 /// The checkpoints in a folder that are whole.
 fn checkpoints(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder.join("checkpoints")).into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
     // What was being written when a process died has another name.
-    let is_one =
-        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("step-"));
-    paths.retain(|path| is_one(path) && Checkpoint::read(path).is_ok());
+    paths.retain(|path| name_of(path).starts_with("step-") && Checkpoint::read(path).is_ok());
     paths.sort();
     paths
 }

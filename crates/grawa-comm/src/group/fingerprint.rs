@@ -89,7 +89,7 @@ fn examples() -> Vec<Vec<u8>> {
     };
     let hello = || Hello { version: VERSION, run: 7, token: 1 << 41, worker: Some(5), address: "a:1".into() };
     let (attempt, why) = ((1 << 33, 300, 2), || String::from("why"));
-    let calls = [Call::Gather, Call::Mix { plan: 1 << 50, centre: 1 }];
+    let calls = [Call::Gather, Call::Mix { plan: 1 << 50, centre: 1 }, Call::FinalBarrier, Call::Finish];
     let up = [
         ToCoordinator::Hello(hello()),
         ToCoordinator::Enter(version),
@@ -103,9 +103,10 @@ fn examples() -> Vec<Vec<u8>> {
         ToCoordinator::Report(vec![1, 2, 3]),
         ToCoordinator::Leave,
         ToCoordinator::HelloOfSet { workers: 700, hello: hello() },
-        ToCoordinator::Propose(Proposal { charter: vec![1, 2, 3], trigger: Some(300) }),
+        ToCoordinator::Propose(Proposal { charter: vec![1, 2, 3], trigger: Some(300), wait: Some(30_000) }),
         ToCoordinator::Unreadable { attempt, peer: 600, why: why() },
         ToCoordinator::Build { fingerprint: 1 << 60 },
+        ToCoordinator::Stop,
     ];
     let down = [
         ToMember::Welcome {
@@ -133,6 +134,9 @@ fn examples() -> Vec<Vec<u8>> {
         ToMember::Ended { op: 300, end: End::OutOfStep { calls: calls.map(|call| (9, call)).into() } },
         ToMember::ReportAck,
         ToMember::Charter { charter: vec![1, 2, 3], heartbeat: 500 },
+        ToMember::Stop,
+        ToMember::Over,
+        ToMember::Joined { workers: 300 },
     ];
     let between =
         [Greeting::Transfer { run: 7, token: 1 << 41, attempt }, Greeting::Fetch { run: 7, version }];

@@ -129,6 +129,8 @@ pub struct Proposal {
     pub charter: Vec<u8>,
     /// At a free pace: local steps per worker and round.
     pub trigger: Option<u64>,
+    /// Milliseconds that a round waits at least for workers that are late.
+    pub wait: Option<u64>,
 }
 
 /// The first message on a connection. Every version of the protocol can read it.
@@ -280,7 +282,12 @@ impl Entry {
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
         match bytes.split_first() {
             Some((&Entry::ADOPTED, rest)) => {
-                decode(rest).map(|(run, proposal)| Entry::Adopted { run, proposal })
+                let (run, proposal) = decode(rest).or_else(|error| {
+                    // Version 9 of the protocol had no wait.
+                    let old = decode(rest).map_err(|_| error);
+                    old.map(|(run, charter, trigger)| (run, Proposal { charter, trigger, wait: None }))
+                })?;
+                Ok(Entry::Adopted { run, proposal })
             }
             _ => decode(bytes).map(Entry::Committed),
         }
@@ -359,6 +366,17 @@ mod tests {
         let hello = ToCoordinator::Hello(hello);
         assert_eq!(encode(&hello).unwrap(), [0, 4, 0, 1, 0, 3, b'a', b':', b'1']);
         assert_eq!(encode(&ToMember::Refused { why: "no".into() }).unwrap(), [1, 2, b'n', b'o']);
+    }
+
+    /// Journals of version 9 have proposals without a wait.
+    #[test]
+    fn an_older_proposal_is_read() {
+        let old = encode(&(Entry::ADOPTED, 7u64, vec![1u8, 2], Some(300u64))).unwrap();
+        let proposal = Proposal { charter: vec![1, 2], trigger: Some(300), wait: None };
+        let new = Entry::Adopted { run: 7, proposal: Proposal { wait: Some(9), ..proposal.clone() } };
+        assert_eq!(Entry::decode(&old).unwrap(), Entry::Adopted { run: 7, proposal });
+        assert_eq!(Entry::decode(&new.encode().unwrap()).unwrap(), new);
+        assert!(Entry::decode(&old[..old.len() - 1]).is_err());
     }
 
     /// Text that a member sends contains no control characters once it is decoded.

@@ -381,8 +381,9 @@ fn the_first_proposal_counts() {
         let (version, token, address) = (VERSION, 100 + session, "nowhere".into());
         ToCoordinator::Hello(Hello { version, run: 0, token, worker: None, address })
     };
-    let propose =
-        |charter: &[u8]| ToCoordinator::Propose(Proposal { charter: charter.into(), trigger: Some(9) });
+    let propose = |charter: &[u8]| {
+        ToCoordinator::Propose(Proposal { charter: charter.into(), trigger: Some(9), wait: Some(30_000) })
+    };
     let sent = |actions: &[Action]| match actions {
         [.., Action::Send { message, .. }] => message.clone(),
         other => panic!("{other:?}"),
@@ -403,6 +404,11 @@ fn the_first_proposal_counts() {
     assert!(
         matches!(&known, ToMember::Welcome { charter: Some(first), heartbeat: 100, .. } if first == b"first")
     );
+    // A round waits as long as the proposal says, unless the coordinator was started with another wait.
+    let wait = |coordinator: &Coordinator| coordinator.settings.round_wait().shortest.as_secs();
+    assert_eq!((wait(&coordinator), wait(&again)), (30, 30));
+    let settings = Settings { wait: Some(Duration::from_secs(5)), ..settings };
+    assert_eq!(wait(&Coordinator::new(settings, 7, Vec::new(), std::slice::from_ref(entry))), 5);
     let refused = hear(&mut again, 5, propose(b""));
     assert!(
         matches!(&refused[0], Action::Send { message: ToMember::Refused { why }, .. } if why.contains("0 bytes"))

@@ -63,6 +63,7 @@ def join(
     pace: str,
     wire: str,
     patience: float,
+    wait: float | None = None,
     statistics: Sequence[tuple[str, Sequence[int]]] = (),
     place: tuple[str, str | None, str, str | None] | None = None,
     checkpoint: bytes | None = None,

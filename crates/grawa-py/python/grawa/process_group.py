@@ -153,7 +153,7 @@ class ProcessGroupSession(Session):
                 "comm='torch' uses the process group of torch.distributed, and there is none: call "
                 "torch.distributed.init_process_group() first, or leave comm away and use grawa launch"
             )
-        for option, usual in (("coordinator", None), ("key", None), ("host", None), ("wire", "f32")):
+        for option, usual in (("coordinator", None), ("key", None), ("host", None), ("wire", "f32"), ("wait", None)):
             if options.get(option, usual) != usual:
                 raise ValueError(f"{option} is an option of grawa's own transport: leave it away with comm='torch'")
         if checkpoint is not None:

@@ -38,6 +38,9 @@ class Session:
     Started by ``grawa launch`` or ``grawa join``, it finds the group by itself; ``coordinator="HOST:PORT"`` and ``key`` name another.
     Otherwise the worker is alone, which is printed once. All workers must give the same arguments; the first one defines the run, and
     one that differs gets a ``ValueError`` that names what differs.
+
+    ``patience``: how many seconds to wait for the coordinator. ``wait``: how many seconds a round waits at least for a worker that is late;
+    one that it goes on without loses its steps since the last round. By default 2, longer where rounds vary or are rare.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class Session:
         wire: str = "f32",
         name: str = "a model",
         patience: float = 60.0,
+        wait: float | None = None,
         coordinator: str | None = None,
         key: str | os.PathLike[str] | None = None,
         listen: str = "127.0.0.1:0",
@@ -92,6 +96,7 @@ class Session:
             pace=pace,
             wire=wire,
             patience=patience,
+            wait=wait,
             statistics=statistics,
             place=place,
             checkpoint=checkpoint,

@@ -45,6 +45,7 @@ def join(
     wire: str = "f32",
     name: str | None = None,
     patience: float = 60.0,
+    wait: float | None = None,
     coordinator: str | None = None,
     key: str | os.PathLike[str] | None = None,
     listen: str = "127.0.0.1:0",
@@ -63,6 +64,9 @@ def join(
     - ``score``: for methods that score a batch (``lgrawa``): returns the summed loss of one, with gradients. If it takes an argument, that
       is a ``torch.Generator``; a batch drawn with it is the one that the method asks for.
     - ``evaluate``: how often all make the model of ``run.averaged()``.
+    - ``wait``: how many seconds a round waits at least for a worker that is late, such as one that evaluates alone. One that it goes on
+      without loses its steps since the last round. By default 2, longer where rounds vary or are rare (a tenth of a period, at most 60).
+    - ``patience``: how many seconds to wait for the coordinator; ten times as long for the workers that the run begins with.
     - ``coordinator``, ``key``, ``listen``, ``host``: a group that was not started by ``grawa launch`` or ``grawa join``.
     - ``comm``: ``"torch"`` uses the default process group of ``torch.distributed`` in the place of grawa's own transport: parameters stay
       on their device, the number of workers is fixed, and if one fails the job fails.
@@ -85,6 +89,7 @@ def join(
         wire=wire,
         name=name,
         patience=patience,
+        wait=wait,
         coordinator=coordinator,
         key=key,
         listen=listen,

@@ -25,7 +25,7 @@ use grawa_comm::group::{
 };
 use grawa_comm::{Lost, Why};
 use grawa_session::coordinator_settings;
-use reporter_gate::{Group, ReporterGate};
+use reporter_gate::{Group, ReporterGate, RoundReport};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -53,11 +53,19 @@ pub struct Connect {
     /// A worker that sends heartbeats, but makes no progress for this long while others wait for it inside a round, is dropped. Between rounds it
     /// may take any time.
     pub stall: Duration,
+    /// A round waits at least this long for workers that are late; one that it goes on without loses its steps since the last round. If `None`: 2 s,
+    /// longer where rounds vary or are rare, or what programs with a session ask for.
+    pub wait: Option<Duration>,
 }
 
 impl Connect {
     /// The usual [`Connect::stall`].
     pub const STALL: Duration = Duration::from_secs(600);
+
+    fn limits(&self, settings: Settings) -> Settings {
+        let Connect { patience, stall, wait, .. } = *self;
+        Settings { recovery_wait: patience, stall, wait, records: true, ..settings }
+    }
 }
 
 /// What the caller of [`CoordinatedRun::follow`] wants.
@@ -161,7 +169,7 @@ impl CoordinatedRun {
         let rounds = last_round(&recorded);
         let is_recipe = !definition.charter.is_empty();
         let Definition { settings, charter } = definition;
-        let settings = Settings { recovery_wait: connect.patience, stall: connect.stall, ..settings };
+        let settings = connect.limits(settings);
         let past = Past { journal: &folder.join(LOG), rounds, from_workers };
         let server =
             CoordinatorServer::resume(listen, connect.wire.clone(), settings, file.run, charter, past);
@@ -333,7 +341,9 @@ impl Following<'_> {
 
     fn receive(&mut self, event: ServerEvent) -> Result<(), Error> {
         match event {
-            ServerEvent::Report { worker, voter, report: what } => self.receive_report(worker, voter, &what),
+            ServerEvent::Report { worker, voter, report: bytes, receipt } => {
+                self.receive_report(voter, RoundReport { worker, bytes, receipt })
+            }
             ServerEvent::Decision(notice) => self.receive_notice(notice),
             ServerEvent::RejectedPeer { from, why } => {
                 self.fault(None, format!("a connection from {from} was refused: {why}"))
@@ -342,17 +352,17 @@ impl Following<'_> {
         }
     }
 
-    fn receive_report(&mut self, worker: u32, voter: Option<u64>, bytes: &[u8]) -> Result<(), Error> {
+    /// The receipt is dropped when the report is recorded, and not before.
+    fn receive_report(&mut self, voter: Option<u64>, received: RoundReport) -> Result<(), Error> {
         // Only another program sends what cannot be read.
-        let Ok(report) = Report::decode(bytes) else { return Ok(()) };
-        if let Report::Shared { sequence, .. } = &report {
-            let rounds = sequence.rounds;
-            let accepted = self.with_gate(|gate, group| gate.receive(worker, rounds, bytes.to_vec(), group));
-            if accepted.is_none() {
-                return Ok(());
+        let Ok(report) = Report::decode(&received.bytes) else { return Ok(()) };
+        let received = match &report {
+            Report::Own { .. } => Some(received),
+            Report::Shared { sequence, .. } => {
+                self.with_gate(|gate, group| gate.receive(sequence.rounds, received, group))
             }
-        }
-        self.accept(worker, voter, report)
+        };
+        received.map_or(Ok(()), |received| self.accept(received.worker, voter, report))
     }
 
     fn with_gate<T>(&mut self, ask: impl FnOnce(&mut ReporterGate, Group<'_>) -> T) -> T {
@@ -365,10 +375,10 @@ impl Following<'_> {
     }
 
     /// Reports that were held until the reporter had sent its own.
-    fn accept_held(&mut self, next: impl Fn(&mut Self) -> Option<(u32, Vec<u8>)>) -> Result<(), Error> {
-        while let Some((worker, bytes)) = next(self) {
-            if let Ok(report) = Report::decode(&bytes) {
-                self.accept(worker, None, report)?;
+    fn accept_held(&mut self, next: impl Fn(&mut Self) -> Option<RoundReport>) -> Result<(), Error> {
+        while let Some(held) = next(self) {
+            if let Ok(report) = Report::decode(&held.bytes) {
+                self.accept(held.worker, None, report)?;
             }
         }
         Ok(())
@@ -514,7 +524,7 @@ fn serve(
     listen: &str,
     run: u64,
 ) -> Result<CoordinatorServer, Error> {
-    let settings = Settings { recovery_wait: connect.patience, stall: connect.stall, ..settings };
+    let settings = connect.limits(settings);
     let log = folder.join(LOG);
     Ok(CoordinatorServer::new(listen, connect.wire.clone(), settings, run, charter, Some(&log))?)
 }

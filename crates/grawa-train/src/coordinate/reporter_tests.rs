@@ -1,12 +1,15 @@
-//! Members that report, and the coordinator's inbox, together.
+//! Members that report, and the coordinator's gate and inbox, together.
 
 use super::Inbox;
+use super::reporter_gate::{Group, ReporterGate, RoundReport};
 use crate::event::{Event, Place};
 use crate::event_codec::Report;
 use crate::round_message::ProcessMessage;
+use grawa_comm::group::Receipt;
 use grawa_session::reporter::{KEPT, SharedReports};
 use proptest::prelude::*;
 use std::collections::VecDeque;
+use std::time::Duration;
 
 fn event(rounds: u64) -> Event {
     let at = Place { rounds, steps: 4 * rounds, ..Place::default() };
@@ -18,30 +21,75 @@ fn event(rounds: u64) -> Event {
 struct Member {
     reports: SharedReports,
     on_the_way: VecDeque<Report>,
+    /// What the coordinator has not recorded yet.
+    held: Vec<Report>,
+}
+
+/// The coordinator: what it has recorded, in which second.
+#[derive(Default)]
+struct Recorder {
+    gate: ReporterGate,
+    inbox: Inbox,
+    rounds: Vec<u64>,
+}
+
+impl Recorder {
+    fn record(&mut self, worker: u32, report: Report) {
+        let events = self.inbox.accept(worker, report);
+        self.rounds.extend(events.iter().map(|event| event.place().rounds));
+    }
+
+    /// Reports arrive, and those that were held for long enough are recorded. Members hear of all that is recorded.
+    fn receive(&mut self, members: &mut [(u32, Member)], arrived: usize, round: u64) {
+        let active: Vec<u32> = members.iter().map(|(id, _)| *id).collect();
+        let group =
+            Group { active: &active, begun: round, committed: 2 * round, now: Duration::from_secs(round) };
+        for (id, one) in &mut *members {
+            let arrived = one.on_the_way.len().min(arrived);
+            for report in one.on_the_way.drain(..arrived).collect::<Vec<_>>() {
+                let Report::Shared { sequence, .. } = &report else { continue };
+                let bytes = report.encode().unwrap();
+                let received = RoundReport { worker: *id, bytes, receipt: Receipt::default() };
+                match self.gate.receive(sequence.rounds, received, group) {
+                    Some(_) => self.record(*id, report),
+                    None => one.held.push(report),
+                }
+            }
+        }
+        while let Some(due) = self.gate.due(group) {
+            let report = Report::decode(&due.bytes).unwrap();
+            members
+                .iter_mut()
+                .for_each(|(id, one)| one.held.retain(|held| *id != due.worker || *held != report));
+            self.record(due.worker, report);
+        }
+    }
 }
 
 proptest! {
-    /// Whoever is lost, and whoever joins: as long as one stays, every round is recorded once and in order.
+    /// Whoever is lost, whoever joins, and whoever is lost and back before anyone looks: as long as one stays, every round is recorded once and in
+    /// order.
     #[test]
     fn every_round_is_recorded_once(
         steps in proptest::collection::vec((0u32..6, any::<bool>(), 0usize..4, any::<bool>()), 1..60),
     ) {
         let mut members: Vec<(u32, Member)> = (0..3).map(|id| (id, Member::default())).collect();
-        let (mut inbox, mut recorded) = (Inbox::default(), Vec::new());
+        let mut recorder = Recorder::default();
         for (rounds, (who, joins, arrived, is_lost)) in (1..).zip(&steps) {
             // One is lost with what it has not sent, or joins and knows nothing of earlier rounds. One that knows all stays.
             let most = members.iter().map(|(_, one)| one.reports.kept()).max();
             let stays = |(id, one): &(u32, Member)| id != who && Some(one.reports.kept()) == most;
             if *is_lost && members.iter().any(stays) {
                 members.retain(|(id, _)| id != who);
-            } else if *joins && members.iter().all(|(id, _)| id != who) {
+            }
+            if *joins && members.iter().all(|(id, _)| id != who) {
                 members.push((*who, Member::default()));
                 members.sort_by_key(|(id, _)| *id);
             }
             let messages: Vec<(u32, ProcessMessage)> = (members.iter())
                 .map(|(id, one)| {
                     let (is_reporter, kept) = (one.reports.is_reporter(), one.reports.kept());
-                    let unacknowledged = one.on_the_way.len() as u8;
+                    let unacknowledged = (one.on_the_way.len() + one.held.len()) as u8;
                     (*id, ProcessMessage { is_reporter, unacknowledged, kept, ..ProcessMessage::default() })
                 })
                 .collect();
@@ -51,18 +99,13 @@ proptest! {
                 if one.reports.is_reporter() {
                     one.on_the_way.push_back(report);
                 }
-                let arrived = one.on_the_way.len().min(*arrived);
-                for report in one.on_the_way.drain(..arrived).collect::<Vec<_>>() {
-                    recorded.extend(inbox.accept(*id, report));
-                }
             }
+            recorder.receive(&mut members, *arrived, rounds);
             prop_assert!(members.iter().filter(|(_, one)| one.reports.is_reporter()).count() == 1);
         }
-        for (id, one) in members {
-            recorded.extend(one.on_the_way.into_iter().flat_map(|report| inbox.accept(id, report)));
-        }
-        let rounds: Vec<u64> = recorded.iter().map(|event| event.place().rounds).collect();
-        prop_assert_eq!(rounds, (1..=steps.len() as u64).collect::<Vec<_>>());
+        let all = steps.len() as u64;
+        (1..=3).for_each(|later| recorder.receive(&mut members, usize::MAX, all + later));
+        prop_assert_eq!(recorder.rounds, (1..=all).collect::<Vec<_>>());
     }
 }
 

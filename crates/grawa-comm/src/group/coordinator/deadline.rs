@@ -57,7 +57,6 @@ impl Deadline {
     /// longer, between two bounds. While few delays are known, this is the upper bound.
     pub(crate) fn wait(&self, wait: &RoundWait) -> Duration {
         let RoundWait { shortest, longest, spreads, share } = *wait;
-        let longest = longest.max(shortest);
         if self.past.len() < ENOUGH {
             return longest;
         }

@@ -283,7 +283,10 @@ mod tests {
         let path = folder.path().join("log");
         // The second is a charter.
         let record = |op| match op {
-            1 => Entry::Adopted { run: 7, proposal: Proposal { charter: vec![7; 409], trigger: Some(9) } },
+            1 => Entry::Adopted {
+                run: 7,
+                proposal: Proposal { charter: vec![7; 409], trigger: Some(9), wait: None },
+            },
             op => Entry::Committed(Record {
                 run: 7,
                 epoch: op,
@@ -337,7 +340,10 @@ mod tests {
     /// What is cut off is kept, also when that happens again.
     #[test]
     fn damage_never_begins_a_run_anew() {
-        let charter = Entry::Adopted { run: 7, proposal: Proposal { charter: vec![7; 90], trigger: None } };
+        let charter = Entry::Adopted {
+            run: 7,
+            proposal: Proposal { charter: vec![7; 90], trigger: None, wait: Some(7) },
+        };
         let mut entries = vec![charter];
         entries.extend((0..6).map(|n| committed(2 * n, 7)));
         let folder = tempfile::tempdir().unwrap();

@@ -62,12 +62,17 @@ pub struct Settings {
     pub grace: Duration,
     /// The wait for members that are late for a round.
     pub round_wait: RoundWait,
+    /// A round waits at least this long for them, in the place of [`RoundWait::shortest`].
+    pub wait: Option<Duration>,
     /// A member that sends heartbeats, but makes no progress for this long inside a round, is lost.
     pub stall: Duration,
     /// How long to wait for a member that holds the committed state, when no connected member does.
     pub recovery_wait: Duration,
     /// At a free pace: local steps per worker and round.
     pub trigger: Option<u64>,
+    /// Whoever takes the server's events records them: a member is told that its report has arrived when the event is dropped, not before. Without
+    /// that a report is lost if the coordinator dies in between.
+    pub records: bool,
     /// A defect that the simulation must find.
     #[cfg(test)]
     pub(crate) mutation: Option<Mutation>,
@@ -81,9 +86,11 @@ impl Default for Settings {
             silence: Duration::from_millis(2500),
             grace: Duration::from_secs(1),
             round_wait: RoundWait::default(),
+            wait: None,
             stall: Duration::from_secs(600),
             recovery_wait: Duration::from_secs(60),
             trigger: None,
+            records: false,
             #[cfg(test)]
             mutation: None,
         }
@@ -91,6 +98,11 @@ impl Default for Settings {
 }
 
 impl Settings {
+    pub(crate) fn round_wait(&self) -> RoundWait {
+        let shortest = self.wait.unwrap_or(self.round_wait.shortest);
+        RoundWait { shortest, longest: self.round_wait.longest.max(shortest), ..self.round_wait }
+    }
+
     /// The same at a free pace: a round is due after this number of steps per worker. Heartbeats bring the counts that call for it: the rarer they
     /// are, the more steps are taken beyond it.
     #[must_use]
@@ -147,6 +159,8 @@ pub enum Action {
         voter: Option<u64>,
         /// The report.
         report: Vec<u8>,
+        /// The connection on which its receipt is due when it has been recorded.
+        receipt: Option<Session>,
     },
     /// Tell whoever watches the run.
     Emit(CoordinatorEvent),
@@ -502,8 +516,10 @@ impl Coordinator {
         self.send(worker, ToMember::Charter { charter, heartbeat });
     }
 
-    fn adopt(&mut self, Proposal { charter, trigger }: Proposal) {
+    fn adopt(&mut self, Proposal { charter, trigger, wait }: Proposal) {
         self.charter = charter;
+        // What the coordinator was started with counts.
+        self.settings.wait = self.settings.wait.or(wait.map(Duration::from_millis));
         if let Some(steps) = trigger {
             self.settings = self.settings.at_free_pace(steps);
         }
@@ -636,10 +652,12 @@ impl Coordinator {
             if record.state != MemberState::Active && voter.is_none() {
                 continue;
             }
+            let is_recorded = self.settings.records;
             for report in std::mem::take(&mut record.reports) {
-                self.actions.push(Action::Report { worker: *worker, voter, report });
+                let receipt = record.session.filter(|_| is_recorded);
+                self.actions.push(Action::Report { worker: *worker, voter, report, receipt });
                 let ack = |session| Action::Send { session, message: ToMember::ReportAck };
-                self.actions.extend(record.session.map(ack));
+                self.actions.extend(record.session.filter(|_| !is_recorded).map(ack));
             }
         }
     }

@@ -171,8 +171,8 @@ impl Coordinator {
             let is_behind = self.roster.values().any(is_behind);
             let alone = !founding && self.active().next().is_none();
             let wait = || match is_behind {
-                true => self.settings.round_wait.longest,
-                false => self.deadline.wait(&self.settings.round_wait),
+                true => self.settings.round_wait().longest,
+                false => self.deadline.wait(&self.settings.round_wait()),
             };
             if (!missing.is_empty() || is_behind || alone) && waited < wait() {
                 return;

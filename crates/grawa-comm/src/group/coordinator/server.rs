@@ -27,7 +27,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 /// How often the coordinator checks the clock.
@@ -45,6 +45,30 @@ const HELD_BACK: usize = 32 << 20;
 /// The longest message that is no report and no proposal.
 const SHORT: usize = 4096;
 
+/// With [`Settings::records`]: when the last copy is dropped, the member is told that its report has arrived. Until then it sends it again to a
+/// coordinator that takes the place of this one.
+#[derive(Clone, Debug, Default)]
+pub struct Receipt {
+    _due: Option<Arc<DueReceipt>>,
+}
+
+#[derive(Debug)]
+struct DueReceipt {
+    shared: Weak<Shared>,
+    session: Session,
+}
+
+impl Drop for DueReceipt {
+    fn drop(&mut self) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        let ack = Action::Send { session: self.session, message: ToMember::ReportAck };
+        shared.decide(|decider| {
+            decider.act(ack, &shared);
+            Ok(())
+        });
+    }
+}
+
 /// Something that happened at the coordinator.
 #[derive(Clone, Debug)]
 pub enum ServerEvent {
@@ -58,6 +82,8 @@ pub enum ServerEvent {
         voter: Option<u64>,
         /// The report.
         report: Vec<u8>,
+        /// The member is told that the report has arrived.
+        receipt: Receipt,
     },
     /// A connection was rejected: the last of those since the last such event. There is at most one per minute.
     RejectedPeer {
@@ -145,7 +171,7 @@ pub struct MemberStatus {
 pub struct CoordinatorServer {
     address: SocketAddr,
     shared: Arc<Shared>,
-    events: Mutex<Receiver<ServerEvent>>,
+    events: Mutex<Receiver<(ServerEvent, Option<Session>)>>,
 }
 
 impl CoordinatorServer {
@@ -225,7 +251,7 @@ impl CoordinatorServer {
         environment.spawn("clock", move || {
             while clock.decide(|decider| decider.tick(&clock)).is_some() {
                 if let Some((from, why)) = lock(&clock.rejected).due(clock.environment.now()) {
-                    let _ = clock.emit.send(ServerEvent::RejectedPeer { from, why });
+                    let _ = clock.emit.send((ServerEvent::RejectedPeer { from, why }, None));
                 }
                 clock.environment.sleep(TICK);
             }
@@ -261,9 +287,11 @@ impl CoordinatorServer {
 
     /// The next event, if there is one within `patience`. Take events often: when too many reports wait, members wait, too.
     pub fn next(&self, patience: Duration) -> Option<ServerEvent> {
-        let event = lock(&self.events).recv_timeout(patience).ok()?;
-        if let ServerEvent::Report { report: what, .. } = &event {
+        let (mut event, session) = lock(&self.events).recv_timeout(patience).ok()?;
+        if let ServerEvent::Report { report: what, receipt, .. } = &mut event {
             self.shared.backlog.fetch_sub(what.len(), Ordering::Relaxed);
+            let due = session.map(|session| DueReceipt { shared: Arc::downgrade(&self.shared), session });
+            receipt._due = due.map(Arc::new);
         }
         Some(event)
     }
@@ -302,7 +330,8 @@ struct Shared {
     journal: Mutex<Option<Journal>>,
     /// What is decided and not in the journal yet, in order.
     unwritten: Monitor<VecDeque<Decision>>,
-    emit: Sender<ServerEvent>,
+    /// Events; with a report the connection on which its receipt is due.
+    emit: Sender<(ServerEvent, Option<Session>)>,
     rejected: Mutex<RejectedPeers>,
     /// Bytes of reports that wait.
     backlog: AtomicUsize,
@@ -363,7 +392,7 @@ impl Shared {
         self.is_over.store(true, Ordering::Relaxed);
         // All connections end.
         *place = None;
-        why.into_iter().for_each(|why| drop(self.emit.send(ServerEvent::Failed { why })));
+        why.into_iter().for_each(|why| drop(self.emit.send((ServerEvent::Failed { why }, None))));
         None
     }
 
@@ -630,11 +659,12 @@ impl Decider {
             Action::Disconnect { session } => self.disconnect(session, now),
             Action::Log(_) => {}
             // Nobody need take the events.
-            Action::Report { worker, voter, report } => {
+            Action::Report { worker, voter, report, receipt } => {
                 shared.backlog.fetch_add(report.len(), Ordering::Relaxed);
-                let _ = shared.emit.send(ServerEvent::Report { worker, voter, report });
+                let event = ServerEvent::Report { worker, voter, report, receipt: Receipt::default() };
+                let _ = shared.emit.send((event, receipt));
             }
-            Action::Emit(event) => drop(shared.emit.send(ServerEvent::Decision(event))),
+            Action::Emit(event) => drop(shared.emit.send((ServerEvent::Decision(event), None))),
         }
     }
 

@@ -151,15 +151,15 @@ impl Joiner {
         }
     }
 
-    /// Proposes the definition of the run to a coordinator that has none, with the local steps per worker and round of a free pace. The
-    /// first proposal of all workers counts: afterwards `charter` is that one.
-    pub fn propose(&mut self, charter: Vec<u8>, trigger: Option<u64>) -> Result<(), Error> {
-        if !(1..=LONGEST_CHARTER).contains(&charter.len()) {
-            let found = charter.len();
+    /// Proposes the definition of the run to a coordinator that has none. The first proposal of all workers counts: afterwards `charter` is
+    /// that one.
+    pub fn propose(&mut self, proposal: Proposal) -> Result<(), Error> {
+        let found = proposal.charter.len();
+        if !(1..=LONGEST_CHARTER).contains(&found) {
             let why = format!("a charter of {found} bytes, where 1 to {LONGEST_CHARTER} are allowed");
             return Err(Error::Message { why });
         }
-        self.client.send_from(|member| member.propose(Proposal { charter, trigger }));
+        self.client.send_from(|member| member.propose(proposal));
         loop {
             match self.client.next_action(&|_| true)? {
                 Some(MemberAction::Welcomed { charter: Some(charter), .. }) if !charter.is_empty() => {

@@ -6,7 +6,7 @@ use super::scheduler::Process;
 use super::{COORDINATOR, Schedule};
 use crate::group::member::join::Joiner;
 use crate::group::member::socket_member::SocketMember;
-use crate::group::messages::StateVersion;
+use crate::group::messages::{Proposal, StateVersion};
 use crate::group::wire::tls::Security;
 use crate::{Collective, Elastic, Error};
 use grawa_core::{Layout, Memory, Method, Report, plan};
@@ -89,8 +89,8 @@ fn join_and_train(process: &Process, schedule: &Arc<Schedule>, node: usize) -> R
         Joiner::start(&environment, (None, 1), COORDINATOR, Security::Plain, ("", None), patience)?;
     if joiner.charter.is_empty() {
         // Each would define the run in another way; one of them does.
-        let trigger = schedule.is_free.then_some(PERIOD);
-        joiner.propose(vec![node as u8 + 1], trigger)?;
+        let (charter, trigger) = (vec![node as u8 + 1], schedule.is_free.then_some(PERIOD));
+        joiner.propose(Proposal { charter, trigger, wait: None })?;
     }
     schedule.agree_on_charter(process, node, &joiner.charter);
     let start = Remembered::default();
