@@ -352,7 +352,6 @@ impl Following<'_> {
         }
     }
 
-    /// The receipt is dropped when the report is recorded, and not before.
     fn receive_report(&mut self, voter: Option<u64>, received: RoundReport) -> Result<(), Error> {
         // Only another program sends what cannot be read.
         let Ok(report) = Report::decode(&received.bytes) else { return Ok(()) };
@@ -362,7 +361,19 @@ impl Following<'_> {
                 self.with_gate(|gate, group| gate.receive(sequence.rounds, received, group))
             }
         };
-        received.map_or(Ok(()), |received| self.accept(received.worker, voter, report))
+        received.map_or(Ok(()), |received| self.accept_received(received, voter, report))
+    }
+
+    /// Records what is new in a report, and only then lets its sender forget it.
+    fn accept_received(
+        &mut self,
+        received: RoundReport,
+        voter: Option<u64>,
+        report: Report,
+    ) -> Result<(), Error> {
+        self.accept(received.worker, voter, report)?;
+        drop(received.receipt);
+        Ok(())
     }
 
     fn with_gate<T>(&mut self, ask: impl FnOnce(&mut ReporterGate, Group<'_>) -> T) -> T {
@@ -378,7 +389,7 @@ impl Following<'_> {
     fn accept_held(&mut self, next: impl Fn(&mut Self) -> Option<RoundReport>) -> Result<(), Error> {
         while let Some(held) = next(self) {
             if let Ok(report) = Report::decode(&held.bytes) {
-                self.accept(held.worker, None, report)?;
+                self.accept_received(held, None, report)?;
             }
         }
         Ok(())

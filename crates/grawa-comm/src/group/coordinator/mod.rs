@@ -169,7 +169,7 @@ pub enum Action {
 /// The state of the coordinator.
 #[derive(Clone, Debug, Default)]
 pub struct Coordinator {
-    settings: Settings,
+    pub(super) settings: Settings,
     run: u64,
     /// The definition of the run; empty until a worker has proposed one.
     charter: Vec<u8>,
