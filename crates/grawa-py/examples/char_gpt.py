@@ -83,7 +83,8 @@ def main():
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--method", default="mean:period=16,pull=1,prox=0")
+    parser.add_argument("--method", default="mean:period=16")
+    parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
 
     files = [Path(name) for name in args.files] or sorted(Path(__file__).parents[3].glob("docs/*.md"))
@@ -94,10 +95,10 @@ def main():
     cut = len(tokens) * 9 // 10
     train, test = Windows(tokens[:cut], args.length), Windows(tokens[cut:], args.length)
 
-    torch.manual_seed(0)
+    torch.manual_seed(args.seed)
     model = GPT(len(symbols), args.length, args.width, args.layers, heads=4)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
-    with grawa.join(model, optimizer, args.method) as run:
+    with grawa.join(model, optimizer, args.method, seed=args.seed) as run:
         for epoch in run.epochs(args.epochs):
             for x, y in run.loader(train, args.batch):
                 for group in optimizer.param_groups:
