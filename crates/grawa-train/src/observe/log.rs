@@ -253,18 +253,26 @@ pub fn read(folder: &Path) -> Result<Vec<(Event, f64)>, Error> {
 }
 
 /// Without the rounds and evaluations that were done again: a group whose last states were lost continued from an earlier one, a fault says so,
-/// and the files hold both. What was done last counts.
+/// and the files hold both. What was done last counts. Without such a fault between them, both are read: nothing else explains a round that was
+/// recorded twice.
 fn without_replaced(mut all: Vec<(Event, f64)>) -> Vec<(Event, f64)> {
-    let mut first = (u64::MAX, u64::MAX);
+    const NONE: (u64, u64) = (u64::MAX, u64::MAX);
+    // The earliest round after the next such fault, and the earliest before it.
+    let (mut replaced, mut first) = (NONE, NONE);
     // From the end: everything from the earliest later round on was replaced.
     let mut keep: Vec<bool> = (all.iter().rev())
         .map(|(event, _)| match event {
             Event::Round(Round { at, .. }) => {
-                let is_last = (at.rounds, at.steps) < first;
                 first = first.min((at.rounds, at.steps));
-                is_last
+                (at.rounds, at.steps) < replaced
             }
-            Event::Evaluated(Evaluated { at, .. }) => (at.rounds, at.steps) < first,
+            Event::Evaluated(Evaluated { at, .. }) => (at.rounds, at.steps) < replaced,
+            Event::Fault(fault) => {
+                if goes_back(&fault.what) {
+                    replaced = replaced.min(first);
+                }
+                true
+            }
             _ => true,
         })
         .collect();
@@ -272,6 +280,20 @@ fn without_replaced(mut all: Vec<(Event, f64)>) -> Vec<(Event, f64)> {
     let mut keep = keep.into_iter();
     all.retain(|_| keep.next() != Some(false));
     all
+}
+
+/// Whether a fault is that of [`CoordinatorEvent::Recovered`](grawa_comm::group::CoordinatorEvent::Recovered), from a state before the one that
+/// was reached.
+fn goes_back(what: &str) -> bool {
+    let Some(rest) = what.strip_prefix("the run continues from operation ") else { return false };
+    match rest.split_once("; it had reached ") {
+        // How far it was is not known.
+        None => true,
+        Some((to, from)) => match (to.parse::<u64>(), from.parse::<u64>()) {
+            (Ok(to), Ok(from)) => to < from,
+            _ => false,
+        },
+    }
 }
 
 /// The whole lines of a file, and where each ends.
@@ -317,6 +339,8 @@ fn append(file: &mut File, path: &Path, value: &impl Serialize) -> Result<(), Er
 mod tests {
     use super::*;
     use crate::observe::sample;
+    use crate::{Fault, Place};
+    use grawa_comm::group::{CoordinatorEvent, StateVersion};
     use proptest::prelude::*;
     use std::fs;
 
@@ -408,12 +432,17 @@ mod tests {
         let after = |rounds: u64| {
             events.iter().filter(move |event| is_shared(event) && event.place().rounds > rounds)
         };
+        let state = |op| StateVersion { op, digest: op };
         for (reached, back) in [(5, 5), (5, 4), (8, 0), (7, 3)] {
             let folder = tempfile::tempdir().unwrap();
             let mut log = Log::create(folder.path()).unwrap();
             log.write(&events[0], 1.0).unwrap();
             let before: Vec<&Event> = after(0).filter(|event| event.place().rounds <= reached).collect();
             before.iter().for_each(|event| log.write(event, 2.0).unwrap());
+            let from = (back > 0).then(|| state(2 * reached + 1));
+            let what = CoordinatorEvent::Recovered { from, to: state(2 * back) }.to_string();
+            let at = Place { rounds: reached, ..Place::default() };
+            log.write(&Event::Fault(Fault { at, worker: None, what }), 2.5).unwrap();
             let again: Vec<&Event> = after(back).collect();
             again.iter().for_each(|event| log.write(event, 3.0).unwrap());
             let read = read(folder.path()).unwrap();
@@ -433,6 +462,32 @@ mod tests {
                     .collect::<Vec<_>>()
             };
             assert_eq!(evaluated(&mut read.iter().map(|(event, _)| event)), evaluated(&mut after(0)));
+        }
+    }
+
+    /// A round that was recorded twice is no round that was held again: whoever checks the record must see it.
+    #[test]
+    fn a_round_that_was_recorded_twice_is_read_twice() {
+        let events = sample::run("lgrawa", 2, 8);
+        let fifth = events.iter().find(|event| matches!(event, Event::Round(round) if round.at.rounds == 5));
+        let state = |op| StateVersion { op, digest: op };
+        let forward = CoordinatorEvent::Recovered { from: Some(state(9)), to: state(10) }.to_string();
+        for fault in [None, Some("worker 1 was silent for 2 s: the others go on without it".into()), Some(forward)] {
+            let folder = tempfile::tempdir().unwrap();
+            let mut log = Log::create(folder.path()).unwrap();
+            for event in &events {
+                log.write(event, 1.0).unwrap();
+                if Some(event) == fifth {
+                    let written = |what| Event::Fault(Fault { at: *event.place(), worker: None, what });
+                    fault.clone().map(written).iter().for_each(|fault| log.write(fault, 2.0).unwrap());
+                    log.write(event, 3.0).unwrap();
+                }
+            }
+            let read: Vec<Event> = read(folder.path()).unwrap().into_iter().map(|(event, _)| event).collect();
+            let fifths = read.iter().filter(|event| Some(*event) == fifth).count();
+            assert_eq!(fifths, 2, "with {fault:?} between them");
+            let check = crate::check_record(folder.path(), &[]).unwrap();
+            assert!(check.findings.iter().any(|it| it == "round 5 follows round 5"), "{:?}", check.findings);
         }
     }
 
