@@ -90,6 +90,41 @@ def test_a_checkpoint_of_two_copies(tmp_path: Path) -> None:
     assert kept_checkpoint(folder) == b"two"
 
 
+# A state as a45ef8e wrote it, which is the whole file: the run and its operation, what all remember, and a centre of two numbers.
+REMEMBERED = (
+    b'{"at":{"steps":30,"total":60,"rounds":7,"rate":0.1,"is_rising":false},"elapsed":{"secs":0,"nanos":32817082},'
+    b'"memories":[[{"rounds":7,"averages":{}}]],"history":[],"counts":{"taken":{"0":30,"1":30},"dealt":0,"among":2,'
+    b'"since":{"0":0,"1":0}},"diverged":false}'
+)
+EARLIER = b"\xe5\x8e\x8b\xd8\xdc\xbd\xed\xb0\xd9\x01\x11" + bytes([len(REMEMBERED) & 127 | 128, len(REMEMBERED) >> 7]) + REMEMBERED + (
+    b"\x02\x00\x00\x80\x3f\x00\x00\x00\xc0"
+)  # fmt: skip
+
+
+def test_a_checkpoint_of_an_earlier_version(tmp_path: Path) -> None:
+    folder, newest = str(tmp_path), tmp_path / NAME
+    newest.write_bytes(EARLIER)
+    with pytest.warns(UserWarning, match=f"{NAME} was written by an earlier version of grawa, without a checksum"):
+        assert kept_checkpoint(folder) == EARLIER
+    # It becomes the one before, and is used where the new one is damaged.
+    keep_checkpoint(folder, EARLIER)
+    assert (tmp_path / BEFORE).read_bytes() == EARLIER
+    whole = newest.read_bytes()
+    for at in range(len(whole)):
+        newest.write_bytes(bytes([*whole[:at], whole[at] ^ 1, *whole[at + 1 :]]))
+        with pytest.warns(UserWarning) as found:
+            assert kept_checkpoint(folder) == EARLIER
+        assert [f"{BEFORE} was written by" in str(one.message) for one in found] == [True, False]
+    os.remove(tmp_path / BEFORE)
+    # Other bytes are no state: cut, longer, or anything.
+    draw = np.random.default_rng(0)
+    others = [*(EARLIER[:length] for length in range(1, len(EARLIER))), EARLIER + b"x", *(draw.bytes(n) for n in range(1, 500)), b"\xff" * 99]
+    for other in others:
+        newest.write_bytes(other)
+        with pytest.raises(ValueError, match="it is another file, or of another version of grawa|bytes, too few for its head"):
+            kept_checkpoint(folder)
+
+
 # With PyTorch.
 
 

@@ -14,6 +14,7 @@ import pytest
 from group import command, environment, launch, said
 
 import grawa
+from grawa.checkpoint_file import _HEAD
 
 # A worker that minimises |x - worker|²: all agree on the mean.
 WORKER = """
@@ -240,7 +241,8 @@ def test_a_coordinator_and_programs_that_join(tmp_path: Path) -> None:
     assert coordinator.wait(timeout=60) == 0
 
 
-def test_ctrl_c_stops_all_and_the_run_continues(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", ["this", "an earlier one"])
+def test_ctrl_c_stops_all_and_the_run_continues(tmp_path: Path, version: str) -> None:
     (tmp_path / "program.py").write_text(WORKER)
     words = ["--", sys.executable, "program.py", "mean:period=4,pull=1", "2000step", "0.005"]
     begin = [command(), "launch", "--workers", "2", "--page", "none", "--out", "run", *words]
@@ -253,6 +255,11 @@ def test_ctrl_c_stops_all_and_the_run_continues(tmp_path: Path) -> None:
     text, _ = launched.communicate(timeout=90)
     assert launched.returncode == 1 and "continue with: grawa launch --resume run -- " in text, text
     rounds = events.read_text().count('"event":"round"')
+    if version != "this":
+        # It wrote the state alone, and no second copy.
+        (tmp_path / "run" / "session.checkpoint.before").unlink(missing_ok=True)
+        kept = tmp_path / "run" / "session.checkpoint"
+        kept.write_bytes(kept.read_bytes()[len(_HEAD) + 12 :])
     again = [command(), "launch", "--resume", "run", "--page", "none", *words[:-2], "400step", "0.0"]
     output = subprocess.run(again, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120)
     assert "budget" in output.stdout + output.stderr, "another budget is another run"
@@ -262,6 +269,7 @@ def test_ctrl_c_stops_all_and_the_run_continues(tmp_path: Path) -> None:
     joined = [int(line.split()[1]) for line in said(output, "joined")]
     assert joined and min(joined) >= 4 * (rounds - 2), (joined, rounds)
     assert said(output, "finished") == ["2000"] * 2
+    assert ("written by an earlier version" in output.stdout + output.stderr) == (version != "this")
 
 
 def test_ctrl_c_in_a_round(tmp_path: Path) -> None:

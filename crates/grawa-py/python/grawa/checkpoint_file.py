@@ -1,7 +1,9 @@
-"""What a group needs to continue, in the run's folder under ``grawa launch``: the newest state and the one before, each with a checksum."""
+"""What a group needs to continue, in the run's folder under ``grawa launch``: the newest state and the one before, each with a checksum.
+Earlier versions wrote the state alone."""
 
 from __future__ import annotations
 
+import json
 import os
 import warnings
 import zlib
@@ -30,7 +32,7 @@ def keep_checkpoint(folder: str, state: bytes) -> None:
 
 
 def kept_checkpoint(folder: str | None) -> bytes | None:
-    """The newest state that is whole; none if there is no file. One that is damaged is named."""
+    """The newest state that is whole; none if there is no file. One that is damaged is named, and one of an earlier version."""
     if not folder:
         return None
     damaged = []
@@ -42,6 +44,13 @@ def kept_checkpoint(folder: str | None) -> bytes | None:
         except FileNotFoundError:
             continue
         state, why = _state_of(content)
+        if state is None and _is_bare_state(content):
+            warnings.warn(
+                f"{path} was written by an earlier version of grawa, without a checksum: the run continues from it, and damage to its numbers "
+                "would not be noticed",
+                stacklevel=2,
+            )
+            state = content
         if state is not None:
             if damaged:
                 warnings.warn(f"{'; '.join(damaged)}: the run continues from the state before, {path}", stacklevel=2)
@@ -70,3 +79,27 @@ def _state_of(content: bytes) -> tuple[bytes | None, str]:
     if zlib.crc32(state) != checksum:
         return None, "is damaged: its checksum does not fit"
     return state, ""
+
+
+def _is_bare_state(content: bytes) -> bool:
+    """Whether these bytes are the state alone, from the first to the last: the run, its operation, what all remember (as JSON), and the
+    numbers of the centre, each list with its length before it."""
+    try:
+        _, at = _number(content, 0)
+        _, at = _number(content, at)
+        length, at = _number(content, at)
+        remembered = json.loads(content[at : at + length])
+        count, at = _number(content, at + length)
+    except (IndexError, ValueError):
+        return False
+    return isinstance(remembered, dict) and "counts" in remembered and len(content) - at == 4 * count
+
+
+def _number(content: bytes, at: int) -> tuple[int, int]:
+    """A whole number of seven bits in each byte, and where the next thing begins."""
+    number = 0
+    for place in range(10):
+        number |= (content[at + place] & 0x7F) << 7 * place
+        if content[at + place] < 0x80:
+            return number, at + place + 1
+    raise ValueError("64 bits take ten bytes at most")
