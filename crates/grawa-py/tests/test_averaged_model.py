@@ -133,6 +133,37 @@ def test_recalibration_draws_by_the_runs_seed() -> None:
     assert not torch.equal(found[0], found[3])
 
 
+def test_batches_of_ones_own_leave_the_random_state_alone() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
+    with grawa.join(model, torch.optim.SGD(model.parameters(), lr=0.1), "mean", budget="10step") as run:
+        own = torch.utils.data.DataLoader(Noisy(), batch_size=8, shuffle=True)
+        before, statistics = states(), model[1].running_mean.clone()
+        run._calibrate(own, 50)
+        assert states() == before and not torch.equal(statistics, model[1].running_mean)
+
+
+def open_file(_: int) -> None:
+    found = torch.utils.data.get_worker_info().dataset
+    found.opened = found.scale * 2
+
+
+class Opened(Noisy):
+    scale, opened = 3, None
+
+    def __getitem__(self, number: int) -> Any:
+        assert self.opened == 6
+        return super().__getitem__(number)
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_recalibration_with_a_worker_init_fn(start: str) -> None:
+    """It reads and sets attributes of the data set, as in training."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
+    with grawa.join(model, torch.optim.SGD(model.parameters(), lr=0.1), "mean", budget="10step") as run:
+        loader = run.loader(Opened(), batch_size=8, num_workers=1, worker_init_fn=open_file, multiprocessing_context=start)
+        assert len(list(loader.some(3))) == 3
+
+
 def test_few_batches_are_as_many_as_asked_for() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
     with grawa.join(model, torch.optim.SGD(model.parameters(), lr=0.1), "mean", budget="10step") as run:
@@ -161,6 +192,49 @@ with grawa.join(model, optimizer, "mean:period=3,pull=1,prox=0") as run:
                 found.append((epoch, torch.cat([p.detach().reshape(-1) for p in model.state_dict().values()]).tolist()))
 print("found", json.dumps(found), flush=True)
 """
+
+
+AVERAGED = """
+import json, os, warnings
+import torch, torch.nn.functional as F, grawa
+rank = int(os.environ["GRAWA_LOCAL_RANK"])
+torch.set_num_threads(1); torch.manual_seed(rank)
+model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+found = []
+def look():
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        with run.averaged():
+            state = torch.cat([p.detach().reshape(-1) for name, p in model.state_dict().items() if "num" not in name]).tolist()
+    found.append((run.last_round["round"] if run.last_round else 0, run.is_over, [str(one.message) for one in seen], state))
+with grawa.join(model, optimizer, "mean:period=3,pull=1,prox=0", buffers="average", evaluate="12step", budget="1000step", batch=8, examples=96) as run:
+    run.start()
+    while not run.is_over:
+        F.cross_entropy(model(torch.randn(8, 4) + rank), torch.randint(2, (8,))).backward(); optimizer.step(); optimizer.zero_grad()
+        if run.progress.steps == 29 and rank == 0:
+            run.stop()
+        elif not run.is_over:
+            look()
+    look()
+print("found", json.dumps(found), flush=True)
+"""
+
+
+def test_averaged_statistics_stay_until_the_next_average(tmp_path: Path) -> None:
+    output = launch(tmp_path, AVERAGED, workers=2)
+    assert output.returncode == 0, output.stdout + output.stderr
+    first, second = (json.loads(text) for text in said(output, "found"))
+    by_round = [{(at, is_over): state for at, is_over, _, state in found if at >= 4} for found in (first, second)]
+    assert by_round[0].keys() == by_round[1].keys() and len(by_round[0]) >= 5
+    assert by_round[0] == by_round[1]
+    # Rounds change the parameters, and the statistics stay those of step 12, then 24.
+    assert len({str(state) for state in by_round[0].values()}) >= 5
+    assert len({str(state[21:27]) for state in by_round[0].values()}) == 2
+    # Before the first average this worker's own are used, which is said once.
+    for found in (first, second):
+        assert [len(seen) for *_, seen, _ in found] == [1] + [0] * (len(found) - 1)
+        assert "were not averaged yet" in found[0][2][0]
 
 
 def test_all_workers_evaluate_the_same_buffers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

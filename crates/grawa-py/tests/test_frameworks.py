@@ -34,7 +34,7 @@ class Module(pl.LightningModule):
     def validation_step(self, batch, _): pass
     def configure_optimizers(self): return torch.optim.SGD(self.parameters(), lr=0.1)
 seen = []
-grawa = Callback(method="mean:period=4,prox=0")
+grawa = Callback(method="mean:period=4,pull=0.5,prox=0")
 trainer = pl.Trainer(max_steps=8, val_check_interval=4 * ACCUMULATE, accumulate_grad_batches=ACCUMULATE, devices=1, callbacks=[grawa], logger=False,
     enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, accelerator="cpu", num_sanity_val_steps=1)
 module = Module()
@@ -55,7 +55,7 @@ class Net(torch.nn.Module):
         logits = self.net(x)
         return {"loss": F.cross_entropy(logits, labels), "logits": logits}
 torch.manual_seed(0)
-trainer = Trainer(model=Net(), train_dataset=Data(), eval_dataset=Data(), grawa={"method": "mean:period=4,prox=0"}, args=TrainingArguments(
+trainer = Trainer(model=Net(), train_dataset=Data(), eval_dataset=Data(), grawa={"method": "mean:period=4,pull=0.5,prox=0"}, args=TrainingArguments(
     "out" + os.environ.get("GRAWA_LOCAL_RANK", ""), max_steps=8, per_device_train_batch_size=4, gradient_accumulation_steps=ACCUMULATE,
     eval_strategy="steps", eval_steps=4, report_to="none", save_strategy="no", disable_tqdm=True, use_cpu=True, learning_rate=0.1))
 seen = []
@@ -90,7 +90,7 @@ def test_workers_share(framework: str, accumulate: int, tmp_path: Path) -> None:
     assert seen[0] == seen[1] and len(seen[0]) == 2
     own = [float(line) for line in said(done, "OWN")]
     assert own[0] != own[1] and seen[0][-1] not in own
-    assert said(done, "STATE") == ["mean:period=4,prox=0"] * 2
+    assert said(done, "STATE") == ["mean:period=4,pull=0.5,prox=0"] * 2
 
 
 def test_lightning_refuses(tmp_path: Path) -> None:

@@ -158,8 +158,12 @@ def test_a_run_that_is_left_or_evaluated_without_a_step() -> None:
     for averages in (False, True):
         run = join()
         next(run.epochs(1))
-        next(iter(run.loader(points(), batch_size=4)))
-        with pytest.warns(UserWarning, match="1 batches were read, and the SGD"):
+        batches = iter(run.loader(points(), batch_size=4))
+        next(batches)
+        if averages:
+            # The first batch may be read before the model is evaluated for the first time.
+            next(batches)
+        with pytest.warns(UserWarning, match=f"{1 + averages} batches were read, and the SGD"):
             if averages:
                 with run.averaged():
                     pass
@@ -168,8 +172,55 @@ def test_a_run_that_is_left_or_evaluated_without_a_step() -> None:
         run.leave()
 
 
+OWN_LOOPS = ["shard", "sampler", "by hand", "by hand, saved", "by hand, averaged", "another model", "epochs"]
+
+
+@pytest.mark.parametrize("case", OWN_LOOPS)
+def test_an_optimizer_that_never_steps_in_a_loop_of_ones_own(case: str, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    with pytest.warns(UserWarning, match="the run has begun, and the SGD that was given to grawa.join took no step") as found:
+        with join(budget="4step", batch=4, examples=40) as run:
+            run.start()
+            other = torch.optim.SGD(run.model.parameters(), lr=0.1)
+            if case == "sampler":
+                sampler = run.sampler(points(), 4)
+                for _ in zip(range(2), torch.utils.data.DataLoader(points(), batch_sampler=sampler)):
+                    sampler.is_next()
+            elif case == "epochs":
+                for _ in zip(range(2), run.epochs()):
+                    pass
+            else:
+                for _ in range(2):
+                    if case == "shard":
+                        assert len(run.shard) == 3
+                    if case == "another model":
+                        # Nothing can be seen of what is trained; but that it is evaluated.
+                        with run.averaged():
+                            pass
+                    if case.startswith("by hand"):
+                        run.model(torch.ones(4)).sum().backward()
+                        other.step()
+            if case == "by hand, saved":
+                run.save(tmp_path / "model.pt")
+            if case == "by hand, averaged":
+                with run.averaged():
+                    pass
+            assert len(found) == (case in ("by hand, saved", "by hand, averaged", "another model"))
+        assert len(found) == 1 and run._has_left
+
+
+def test_no_step_because_of_an_error_is_no_notice() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ZeroDivisionError), join(budget="4step", batch=4, examples=40) as run:
+            run.start()
+            assert len(run.shard) == 3
+            1 / 0  # noqa: B018
+
+
 @pytest.mark.parametrize("accumulate", [1, 4])
-def test_no_false_alarm(accumulate: int) -> None:
+def test_no_false_alarm(accumulate: int, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with join() as run:
@@ -184,6 +235,24 @@ def test_no_false_alarm(accumulate: int) -> None:
             run.start()
             with run.averaged():
                 pass
+        # A model is evaluated before the first step, also with its batch at hand, and is saved.
+        with join() as run:
+            for _ in run.epochs(1):
+                for number, (x, _) in enumerate(run.loader(points(), batch_size=2, accumulate=accumulate)):
+                    if number == accumulate - 1:
+                        with run.averaged():
+                            pass
+                    if (number + 1) % accumulate == 0:
+                        train(run, x)
+        with join(budget="4step", batch=1, examples=8) as run:
+            run.start()
+            while not run.is_over:
+                assert len(run.shard) == 3
+                if run.progress.steps == 0:
+                    with run.averaged():
+                        pass
+                    run.save(tmp_path / "model.pt")
+                train(run, torch.ones(4))
 
 
 def test_how_long_a_loader_is() -> None:
@@ -191,10 +260,31 @@ def test_how_long_a_loader_is() -> None:
         loader = run.loader(points(41), batch_size=4)
         with pytest.raises(TypeError, match=r"depends on the number of workers: call run.epochs"):
             len(loader)
-        for _ in run.epochs(1):
+        epochs = run.epochs(1)
+        assert len(loader) == 11
+        for _ in epochs:
             assert len(loader) == 11
             assert sum(1 for x, _ in loader if train(run, x) is None) in (11, 12)
         assert len(loader) == 11
+    # The budget is known when run.epochs is called.
+    with join(budget="1epoch") as run, pytest.raises(ValueError, match=r"both run.epochs\(2\) and the budget '1epoch'"):
+        run.epochs(2)
+
+
+def test_passes_without_end() -> None:
+    def cycle(loader: Any) -> Any:
+        while True:
+            yield from loader
+
+    with join() as run:
+        epochs, loader = run.epochs(1), run.loader(points(), batch_size=4)
+        batches = cycle(loader)
+        while not run.is_over:
+            train(run, next(batches)[0])
+        # A loop over a number of epochs ends by itself.
+        assert [list(loader) for _ in range(300)] == [[]] * 300 and list(epochs) == []
+        with pytest.raises(RuntimeError, match="the run is over, and its loader was asked for another pass"):
+            next(batches)
 
 
 def test_what_a_loader_is_given_by_mistake() -> None:
@@ -239,7 +329,7 @@ class Numbers(torch.utils.data.Dataset):
 model = torch.nn.Linear(2, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
 read = []
-with grawa.join(model, optimizer, "mean:period=4,pull=1,prox=0", pace="free") as run:
+with grawa.join(model, optimizer, "mean:period=4,pull=1,prox=0", pace="free", wait=60) as run:
     for _ in run.epochs(4):
         for x, numbers in run.loader(Numbers(), batch_size=4, **options):
             time.sleep(0.03 if os.environ["GRAWA_LOCAL_RANK"] == "1" else 0.005)

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from .torch_run import Run
 
 
+# A loop over passes that knows nothing of the end would go on for ever; one over a number of epochs ends by itself.
+MOST_EMPTY_PASSES = 1000
+
+
 class DealtBatches(Sampler[list[int]]):
     """A batch sampler: the examples of this worker's batches, one list for each. A loader may ask ahead. When members change, batches
     that were asked for ahead belong to others: ``is_next`` says so, and what follows is dealt anew. So are the batches of steps that
@@ -102,6 +106,7 @@ class Loader:
         self._loader: DataLoader[Any] = DataLoader(dataset, batch_sampler=self._batches, **options)
         # One for all epochs: what was read ahead at the end of one is of use in the next.
         self._iterator: Iterator[Any] | None = None
+        self._empty_passes = 0
 
     def __iter__(self) -> Iterator[Any]:
         return Pass(self._run, self._pass())
@@ -110,6 +115,11 @@ class Loader:
         run = self._run
         run.start()
         run.begin_epoch()
+        self._empty_passes += run.is_over
+        if self._empty_passes >= MOST_EMPTY_PASSES:
+            raise RuntimeError(
+                f"the run is over, and its loader was asked for another pass {MOST_EMPTY_PASSES} times: end your loop when run.is_over"
+            )
         if self._iterator is None:
             self._iterator = iter(self._loader)
         while not (run.is_over or run.is_epoch_over):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +18,14 @@ from .round import Round
 from .session import Session
 
 _LARGEST = torch.finfo(torch.float32).max
+
+# Workers that are alike are so from the beginning: parameters are compared in this number of rounds.
+MOST_COMPARED = 16
+# As the native part says it where it has the parameters.
+ALIKE = (
+    "workers {} and {} have the same parameters after their steps, bit for bit: they train on the same batches, so one of them is of no use; draw "
+    "batches with another seed in each worker (seed + worker), or take those of the run's loader"
+)
 
 
 class Carrier:
@@ -194,10 +203,34 @@ class ProcessGroupSession(Session):
         self.worker = self._native.worker()
         self.members = list(range(self._native.workers()))
         self._progress = Progress(*self._native.progress())
+        self._compared, self._has_warned = 0, False
+        self._began_with = _checksum(parameters)
 
     def round(self, parameters: torch.Tensor, scores: Sequence[float] = ()) -> Round | None:
-        self._look_at(parameters)
-        return self._call(super().round, self._signs, scores)
+        is_finite = self._look_at(parameters)
+        compares = self._compared < MOST_COMPARED and len(self.members) > 1
+        if compares:
+            self._compared += 1
+            self._warn_if_alike(_checksum(parameters), is_finite)
+        held = self._call(super().round, self._signs, scores)
+        if compares:
+            self._began_with = _checksum(parameters)
+        return held
+
+    @torch.no_grad()
+    def _warn_if_alike(self, mine: torch.Tensor, is_finite: bool) -> None:
+        """Gathers what the parameters are. A worker whose steps changed nothing is not like another one."""
+        if not is_finite:
+            mine = torch.zeros_like(mine)
+        mine = mine * (mine != self._began_with)
+        all_ = [torch.empty_like(mine) for _ in self.members]
+        dist.all_gather(all_, mine)
+        seen: dict[int, int] = {}
+        for worker, found in enumerate(torch.stack(all_).tolist()):
+            other = seen.setdefault(found, worker)
+            if found != 0 and other != worker and not self._has_warned:
+                self._has_warned = True
+                warnings.warn(ALIKE.format(other, worker), stacklevel=4)
 
     def evaluated_model(self, parameters: torch.Tensor, out: Any = None, statistics: Any = None) -> Any:
         self._carrier.vector, self._carrier.view = parameters, None
@@ -215,10 +248,11 @@ class ProcessGroupSession(Session):
     def finish(self) -> Progress:
         return self._call(super().finish)
 
-    def _look_at(self, parameters: torch.Tensor) -> None:
+    def _look_at(self, parameters: torch.Tensor) -> bool:
         self._carrier.vector = parameters
-        finite = torch.isfinite(parameters).all()
-        self._signs.fill_(1.0 if bool(finite) else torch.nan)
+        is_finite = bool(torch.isfinite(parameters).all())
+        self._signs.fill_(1.0 if is_finite else torch.nan)
+        return is_finite
 
     def _call(self, call: Any, *arguments: Any, **named: Any) -> Any:
         self._carrier.prepare()
@@ -238,3 +272,10 @@ class ProcessGroupSession(Session):
                 first, other = found[0].get(name, "missing"), theirs.get(name, "missing")
                 if first != other:
                     raise ValueError(f"the workers differ in {name}: worker 0 has {first}, worker {rank} has {other}; all must give the same")
+
+
+@torch.no_grad()
+def _checksum(parameters: torch.Tensor) -> torch.Tensor:
+    """A number that vectors with other bits do not have, as good as never. It stays on their device."""
+    bits = parameters.view(torch.int32)
+    return bits.sum(dtype=torch.int64) * 1_000_003 + bits[1::2].sum(dtype=torch.int64)

@@ -12,13 +12,26 @@ import torch
 
 
 class SeededExamples:
-    """A data set that seeds PyTorch, NumPy and Python before each example. A data set with a generator of its own draws from that."""
+    """A data set that seeds PyTorch, NumPy and Python before each example. A data set with a generator of its own draws from that. Its other
+    attributes are those of the data set: a ``worker_init_fn`` may read and set them."""
+
+    _dataset: Any
+    _seed: int
 
     def __init__(self, dataset: Any, seed: int) -> None:
-        self._dataset, self._seed = dataset, seed
+        vars(self).update(_dataset=dataset, _seed=seed)
         if callable(getattr(dataset, "__getitems__", None)):
             # A DataLoader asks for it.
-            self.__getitems__ = self._several
+            vars(self).update(__getitems__=self._several)
+
+    def __getattr__(self, name: str) -> Any:
+        # Special methods are its own, and a copy that is being made has no data set yet.
+        if name.startswith("__") or "_dataset" not in vars(self):
+            raise AttributeError(name)
+        return getattr(self._dataset, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._dataset, name, value)
 
     def __len__(self) -> int:
         return len(self._dataset)

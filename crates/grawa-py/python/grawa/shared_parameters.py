@@ -93,6 +93,12 @@ class SharedParameters:
         return self.flat
 
     @torch.no_grad()
+    def differ(self) -> bool:
+        """Whether they are not what ``flat`` has."""
+        pairs = zip(self.flat.split(self.sizes), self.parameters)
+        return any(not torch.equal(part.to(parameter), parameter.reshape(-1)) for part, parameter in pairs)
+
+    @torch.no_grad()
     def scatter(self, flat: torch.Tensor | None = None) -> None:
         """Writes ``flat`` to the parameters, in place."""
         if flat is None and self._views is not None:

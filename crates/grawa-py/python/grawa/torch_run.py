@@ -61,7 +61,8 @@ def join(
 
     - ``method``: one of ``grawa methods``, with any of its knobs, such as ``"mean:period=32,pull=1,prox=0"`` (local SGD).
     - ``buffers``: of the model inside ``run.averaged()``. ``"recalibrate"``: batch norm's statistics are counted anew on training batches;
-      ``"average"``: those of all workers, averaged as if one worker had seen all batches; ``"keep"``: this worker's own. Buffers are never mixed in training.
+      ``"average"``: those of all workers, averaged as if one worker had seen all batches, each ``evaluate``; until the next one those stay;
+      ``"keep"``: this worker's own. Buffers are never mixed in training.
     - ``score``: for methods that score a batch (``lgrawa``): returns the summed loss of one, with gradients. If it takes an argument, that
       is a ``torch.Generator``; a batch drawn with it is the one that the method asks for.
     - ``evaluate``: how often all make the model of ``run.averaged()``.
@@ -160,6 +161,8 @@ class Run:
         self._state_steps = 0
         # Batches since the last step, and steps of this worker.
         self._batches, self._own_steps = 0, 0
+        # Before the first step: whether an epoch is over, whether the shard was asked for, how often the model was evaluated.
+        self._has_looped, self._has_asked, self._evaluations = False, False, 0
         self._has_yielded_early = False
         self._process = os.getpid()
         self._loader: Loader | None = None
@@ -268,6 +271,7 @@ class Run:
     @property
     def shard(self) -> tuple[int, int, int]:
         """Which examples this worker reads next: its shard, of how many, and the number of the batch in it."""
+        self._has_asked = True
         return self.session.shard
 
     def epochs(self, n: float | None = None) -> Iterator[int]:
@@ -275,14 +279,18 @@ class Run:
         workers together have read every example, so numbers may be skipped where an epoch is shorter than a round. A worker that
         joins late begins where the others are (its first number is 0 if the loader is made inside the loop)."""
         if n is not None:
-            if self._budget is not None and self._session is None:
+            if self._session is None and self._budget not in (None, f"{n}epoch"):
                 raise ValueError(f"both run.epochs({n}) and the budget {self._budget!r} are given: leave one of them away")
             self._budget = self._budget or f"{n}epoch"
+        return self._epochs()
+
+    def _epochs(self) -> Iterator[int]:
         if self._batch is not None and self._examples is not None:
             self.start()
         while not self.is_over:
             self._has_yielded_early |= self._session is None
             yield int(self.progress.epochs)
+            self._has_looped = True
 
     def begin_epoch(self) -> None:
         """A pass of a loader begins."""
@@ -331,8 +339,13 @@ class Run:
         the mean of the workers or the centre; else the centre of the last round. Nothing is sent, so one worker may call it by itself.
         Batch norm is recalibrated on the batches of ``calibrate``, or on ``batches`` of the loader's data (one pass at most), the same on
         all workers. Afterwards all is as before, the random state too."""
-        if self._session is not None and self._batches > 0 and self._own_steps == 0:
-            self._warn_of_no_step()
+        self._look_for_steps(self._evaluations)
+        self._evaluations += self._session is not None
+        with self._with_evaluated(calibrate, batches) as model:
+            yield model
+
+    @contextmanager
+    def _with_evaluated(self, calibrate: Iterable[Any] | None = None, batches: int = 50) -> Iterator[torch.nn.Module]:
         parameters = self._shared.copies()
         kept = [(buffer, buffer.detach().clone()) for buffer in self.model.buffers()]
         try:
@@ -364,20 +377,25 @@ class Run:
     def _calibrate(self, calibrate: Iterable[Any] | None, batches: int) -> None:
         if self._statistics is not None and self._averaged_statistics is not None:
             self._statistics.scatter(self._averaged_statistics)
+        elif self._statistics is not None and self.progress.steps > 0 and not self._has_warned_of_statistics:
+            self._has_warned_of_statistics = True
+            warnings.warn(
+                "the statistics of batch norm were not averaged yet, and this worker's own are used, so each worker evaluates another model: "
+                f"they are averaged each evaluate={self._evaluate!r} of grawa.join",
+                stacklevel=6,
+            )
         if self._buffers != "recalibrate" or not buffer_policy.batch_norms(self.model):
             return
-        if calibrate is None:
-            if self._loader is None:
-                raise RuntimeError("batch norm needs batches: run.averaged(calibrate=batches), or grawa.join(..., buffers='keep')")
-            with random_state_kept(self._shared.device):
-                buffer_policy.recalibrate(self.model, self._loader.some(batches))
-            return
-        buffer_policy.recalibrate(self.model, calibrate)
+        if calibrate is None and self._loader is None:
+            raise RuntimeError("batch norm needs batches: run.averaged(calibrate=batches), or grawa.join(..., buffers='keep')")
+        with random_state_kept(self._shared.device):
+            buffer_policy.recalibrate(self.model, self._loader.some(batches) if calibrate is None else calibrate)
 
     def save(self, path: str | os.PathLike[str], **options: Any) -> None:
         """Writes the evaluated model: its ``state_dict``, by ``torch.save``, or as safetensors if the name ends so. Options are those of
         ``averaged``."""
-        with self.averaged(**options) as model:
+        self._look_for_steps()
+        with self._with_evaluated(**options) as model:
             state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
             if os.fspath(path).endswith(".safetensors"):
                 from safetensors.torch import save_file
@@ -420,17 +438,21 @@ class Run:
             # Forked from the worker's process: it is no worker.
             return
         if self._session is not None and not self.is_over:
-            if self._batches > 0 and self._own_steps == 0:
-                self._warn_of_no_step()
+            takes_no_step = self._takes_no_step(least=1, asked=self._has_asked)
             with suppress(GrawaError):
                 self._keep_last()
             self._session.leave()
             self._is_over = True
+            # Last: a warning may be an error.
+            if takes_no_step:
+                self._warn_of_no_step()
 
     def __enter__(self) -> Run:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: object, *_: object) -> None:
+        # An error explains why there was no step.
+        self._has_warned_of_no_step |= error is not None
         self.leave()
 
     # A step.
@@ -471,23 +493,41 @@ class Run:
         if self._batches >= len(loader) + 2 * loader.accumulate:
             self._warn_of_no_step()
 
+    def _takes_no_step(self, least: int, asked: bool = False) -> bool:
+        """Whether it seems to train, without a step of the optimizer: ``least`` batches were read, or it can be seen otherwise."""
+        if self._session is None or self.is_over or self._own_steps > 0:
+            return False
+        # Until the first step `flat` has what was last written to the parameters.
+        return self._batches >= least or asked or self._has_looped or self._shared.differ()
+
+    def _look_for_steps(self, evaluations: int = 0) -> None:
+        """Before an evaluation. The first one may come when the batches of the first step were read."""
+        accumulate = 1 if self._loader is None else self._loader.accumulate
+        if self._takes_no_step(least=accumulate + 1, asked=evaluations > 0):
+            self._warn_of_no_step()
+
     def _warn_of_no_step(self) -> None:
         if not self._has_warned_of_no_step:
             self._has_warned_of_no_step = True
+            seen = f"{self._batches} batches were read" if self._batches > 0 else "the run has begun"
             warnings.warn(
-                f"{self._batches} batches were read, and the {type(self.optimizer).__name__} that was given to grawa.join took no step: no round "
+                f"{seen}, and the {type(self.optimizer).__name__} that was given to grawa.join took no step: no round "
                 "is held, and nothing is shared; give grawa.join the optimizer whose step() trains the model",
                 stacklevel=4,
             )
 
     _has_warned_of_no_step = False
+    _has_warned_of_statistics = False
 
     def _count_workers(self) -> int:
         """How many workers there are. If the run has not begun and can, it begins."""
         if self._session is None and not self.is_over:
             if self._budget is None:
                 # Not another error: tqdm and list go on without a length.
-                raise TypeError("how long a loader is depends on the number of workers: call run.epochs(n) or run.start() first")
+                raise TypeError(
+                    "how long a loader is depends on the number of workers: call run.epochs(n) first, as in `epochs = run.epochs(n)`, or give "
+                    "grawa.join a budget"
+                )
             self.start()
         return max(1, len(self.workers))
 
@@ -533,8 +573,11 @@ class Run:
             self._during_round()
             is_held = self.session.round(shared.gather(), scores) is not None
             shared.scatter()
+        if self._own_steps == 0:
+            shared.gather()
         if is_held or self.session.was_replaced:
-            self._is_evaluated_last, self._averaged_statistics = False, None
+            # Statistics stay, up to the next average: this worker's own would make another model of it than that of the others.
+            self._is_evaluated_last = False
         if self.session.was_replaced:
             for parameter in self._shared.parameters:
                 self.optimizer.state.pop(parameter, None)
