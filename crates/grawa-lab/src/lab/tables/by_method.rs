@@ -7,7 +7,7 @@ use crate::picture::rows::{Row as DotRow, Rows};
 use crate::statistics::{CONFIDENCE, interval, mean, paired, summary, surely_differs, surely_lowest};
 use crate::{Error, Output, TableOutput};
 use crate::{Table, picture::palette};
-use grawa_core::Name;
+use grawa_core::{Method, Name};
 use grawa_train::recipe::Variant;
 
 /// A number of each run, and how it is shown.
@@ -112,18 +112,30 @@ fn lowest(columns: &[Vec<(u64, f64)>]) -> Option<usize> {
     surely_lowest(&rows.iter().map(Vec::as_slice).collect::<Vec<_>>())
 }
 
+/// The plain mean among the methods: of several the one without knobs, or the first.
+fn control(methods: &[Variant]) -> Option<&Variant> {
+    let is_plain = |method: &&Variant| {
+        method.to_string().parse::<Method>().is_ok_and(|own| {
+            let usual = Method::named(Name::Mean, own.preset);
+            Method { period: own.period, pull: own.pull, prox: own.prox, ..usual } == own
+        })
+    };
+    let bare = methods.iter().find(|method| **method == Variant::from(Name::Mean));
+    bare.or_else(|| methods.iter().find(is_plain))
+}
+
 /// Differences to the plain mean, seed by seed; none where the mean is not among the methods.
 fn differences(results: &Results<'_>, comparison: &Comparison, methods: &[Variant]) -> Option<TableOutput> {
-    let control = Variant::from(Name::Mean);
-    let others: Vec<&Variant> = methods.iter().filter(|method| **method != control).collect();
-    if !methods.contains(&control) || others.is_empty() {
+    let control = control(methods)?;
+    let others: Vec<&Variant> = methods.iter().filter(|method| *method != control).collect();
+    if others.is_empty() {
         return None;
     }
     let head = ["data", "network", "workers"].map(String::from).into_iter();
     let mut table = Table::new(head.chain(others.iter().map(|method| method.title())));
     let mut bold = Vec::new();
     for study in 0..results.plan.studies() {
-        let own = results.values(study, &control, &comparison.figure);
+        let own = results.values(study, control, &comparison.figure);
         let mut row: Vec<String> = results.setup(study).into();
         for (number, &method) in others.iter().enumerate() {
             let (a, b) = pairs(&results.values(study, method, &comparison.figure), &own);
@@ -134,13 +146,16 @@ fn differences(results: &Results<'_>, comparison: &Comparison, methods: &[Varian
         }
         table.push(row);
     }
-    let caption = "Difference to the plain mean of the workers (Mean), the control: MGRAWA and LGRAWA without their weights β; \
-                   every method with its own setting (see Settings), paired by seed, ± half of its 95 % interval (Student's t, one comparison at a time; none where all seeds give the same difference). \
-                   Bold: not zero, at 95 % over all comparisons of the row (Bonferroni).";
+    let control = control.title();
+    let caption = format!(
+        "Difference to the plain mean of the workers ({control}), with its own setting (see Settings) as every method; \
+         paired by seed, ± half of its 95 % interval (Student's t, one comparison at a time; none where all seeds give the same difference). \
+         Bold: not zero, at 95 % over all comparisons of the row (Bonferroni)."
+    );
     Some(TableOutput {
         name: format!("{}-differences", comparison.name),
-        title: format!("{}: differences to Mean", comparison.title),
-        caption: caption.into(),
+        title: format!("{}: differences to {control}", comparison.title),
+        caption,
         table,
         bold,
         exact: None,
@@ -185,4 +200,43 @@ pub(super) fn settings(results: &Results<'_>) -> Option<TableOutput> {
         table,
         ..TableOutput::default()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::Found;
+    use crate::lab::plan::tests::{find, study};
+
+    /// The title, head and caption of the differences in a study of these methods, if it has any.
+    fn shown_differences(methods: &str) -> Option<(String, Vec<String>, String)> {
+        let (_place, plan) = study("table1", &format!("[study]\nmethods = [{methods}]\nseeds = [1, 2]\n"));
+        let found = find(&plan.cells(&Found::new()).unwrap(), |_| Some(0.1));
+        let output = (plan.experiment.conclude)(&Results::new(&plan, &found).unwrap()).unwrap();
+        let table = output.tables.into_iter().find(|table| table.name == "errors-differences")?;
+        Some((table.title, table.table.header, table.caption))
+    }
+
+    /// A mean with knobs is a control, too. One with weights is not.
+    #[test]
+    fn differences_are_to_the_plain_mean_with_any_pull() {
+        for (methods, control, others) in [
+            ("'lgrawa', 'mean'", "Mean", &["LGRAWA"][..]),
+            ("'lgrawa', 'mean:pull=0.5,prox=0.01'", "Mean pull=0.5, prox=0.01", &["LGRAWA"]),
+            ("'mean:pull=0.5', 'mean'", "Mean", &["Mean pull=0.5"]),
+            (
+                "'mean:score=gradient,weighting=inverse', 'mean:period=8'",
+                "Mean period=8",
+                &["Mean score=gradient, weighting=inverse"],
+            ),
+        ] {
+            let (title, head, caption) = shown_differences(methods).unwrap();
+            assert!(title.ends_with(&format!(": differences to {control}")), "{title}");
+            assert_eq!(head[3..], *others, "{methods}");
+            assert!(caption.contains(&format!("the workers ({control}), with its own setting")), "{caption}");
+        }
+        for methods in ["'lgrawa', 'easgd'", "'lgrawa', 'mean:weighting=inverse,score=gradient'", "'mean'"] {
+            assert_eq!(shown_differences(methods), None, "{methods}");
+        }
+    }
 }
