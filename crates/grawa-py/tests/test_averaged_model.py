@@ -102,7 +102,7 @@ class Noisy(torch.utils.data.Dataset):
 
     def __getitem__(self, number: int) -> Any:
         Noisy.read += 1
-        noise = torch.randn(4) + random.gauss(0, 1) + np.random.randn(4).astype(np.float32)
+        noise = torch.randn(4) + random.gauss(0, 1) + torch.from_numpy(np.random.randn(4).astype(np.float32))
         return torch.full((4,), number / 96) + noise, number % 2
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy
 import pytest
 
-from group import TESTS, command, environment
+from group import ALIKE, TESTS, command, environment
 
 torch = pytest.importorskip("torch")
 dist = pytest.importorskip("torch.distributed")
@@ -34,6 +35,9 @@ METHODS = [
     "dppf:period=4",
     "dppf:period=4!",
     "qsr:period=4",
+    "mean:period=4,pull=0.5,evaluate=best",
+    "mean:period=4,pull=0.5,evaluate=centre!",
+    "mean:period=4,pull=0.5,evaluate=each",
 ]
 WORKERS = 3
 PROGRAM = TESTS / "methods_program.py"
@@ -78,8 +82,9 @@ def test_equals_grawas_transport(number: int, over_torch: Path, tmp_path: Path) 
         assert numpy.isfinite(ours).all()
         numpy.testing.assert_allclose(theirs, ours, rtol=0, atol=1e-6)
         models.append(theirs[1:])
-    # The model that is evaluated is the same everywhere, and no worker's own.
-    assert all((model == models[0]).all() for model in models)
+    # The model that is evaluated is the same everywhere, unless it is each worker's own.
+    is_same = all((model == models[0]).all() for model in models)
+    assert is_same != METHODS[number].endswith("evaluate=each")
 
 
 def test_without_a_process_group_it_says_what_to_do() -> None:
@@ -147,3 +152,79 @@ def test_a_process_that_dies_ends_the_job(tmp_path: Path) -> None:
     survivor, dead = ranks(tmp_path, "dies", workers=2, program=program)
     assert dead.returncode == 3
     assert "ERROR" in survivor.stdout and "GrawaError" not in survivor.stdout, survivor.stdout + survivor.stderr
+
+
+SEVERAL = '''
+import json, sys, warnings, torch, torch.distributed as dist, grawa
+_, file, rank, size = sys.argv[1:]
+dist.init_process_group("gloo", init_method=f"file://{file}", rank=int(rank), world_size=int(size))
+warnings.simplefilter("always")
+seeds = {"alike": 0, "two of three": min(int(rank), 1), "differ": int(rank), "no rate": 0, "frozen": 0, "late": 0}
+for case, seed in seeds.items():
+    torch.manual_seed(1)
+    model = torch.nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0 if case == "no rate" else 0.1)
+    draw = torch.Generator().manual_seed(seed)
+    with warnings.catch_warnings(record=True) as found:
+        with grawa.join(model, optimizer, "mean:period=2,pull=0.5", comm="torch", budget="40step", batch=1, examples=8) as run:
+            run.start()
+            while not run.is_over:
+                # Alike only in the last of 20 rounds: nobody compares any more.
+                inputs = torch.randn(5, 4, generator=draw) + (int(rank) if case == "late" and run.progress.steps < 36 else 0)
+                model(inputs).square().sum().backward()
+                if case == "frozen":
+                    # Each trains one part, and the gradient of the other is zero.
+                    model.weight.grad.zero_() if rank == "0" else model.bias.grad.zero_()
+                optimizer.step(); optimizer.zero_grad()
+    print("FOUND", json.dumps([case, [str(one.message) for one in found]]))
+
+# Batch norm: the model is evaluated with the statistics of all, or with this worker's own.
+for buffers in ("average", "keep"):
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    draw = torch.Generator().manual_seed(int(rank))
+    with grawa.join(model, optimizer, "mean:period=4,pull=1", comm="torch", buffers=buffers, budget="8step", evaluate="8step", batch=1, examples=8) as run:
+        run.start()
+        while not run.is_over:
+            (model(torch.randn(8, 4, generator=draw) + int(rank)) - 1).abs().mean().backward()
+            optimizer.step(); optimizer.zero_grad()
+        own = model[1].running_mean.tolist()
+        with run.averaged():
+            inside = [model[1].running_mean.tolist(), model[1].running_var.tolist(), model[0].weight.tolist()]
+        assert model[1].running_mean.tolist() == own
+    print("BUFFERS", json.dumps([buffers, own, *inside]))
+dist.destroy_process_group()
+'''
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> list[list[list[object]]]:
+    folder = tmp_path_factory.mktemp("several")
+    program = folder / "several.py"
+    program.write_text(SEVERAL)
+    results = ranks(folder, program=program)
+    assert all(result.returncode == 0 for result in results), [result.stderr for result in results]
+    return [[json.loads(line.split(" ", 1)[1]) for line in result.stdout.splitlines() if line[:5] in ("FOUND", "BUFFE")] for result in results]
+
+
+def test_workers_that_are_alike(several: list[list[list[object]]]) -> None:
+    for found in several:
+        assert found[:6] == [
+            ["alike", [ALIKE]], ["two of three", [ALIKE.replace("0 and 1", "1 and 2")]], ["differ", []], ["no rate", []],
+            ["frozen", [ALIKE.replace("0 and 1", "1 and 2")]], ["late", []],
+        ]  # fmt: skip
+
+
+def test_statistics_of_batch_norm(several: list[list[list[object]]]) -> None:
+    average, keep = ([found[at] for found in several] for at in (6, 7))
+    assert average[0][0] == "average" and keep[0][0] == "keep"
+    for rows in (average, keep):
+        # Each worker's own differ, the parameters do not.
+        assert rows[0][1] != rows[1][1] != rows[2][1] and rows[0][4] == rows[1][4] == rows[2][4]
+    for _, own, mean, _, _ in keep:
+        assert mean == own
+    expected = numpy.mean([row[1] for row in average], axis=0)
+    for _, _, mean, variance, _ in average:
+        numpy.testing.assert_allclose(mean, expected, atol=1e-6)
+        assert variance == average[0][3]

@@ -230,7 +230,7 @@ class ProcessGroupSession(Session):
             other = seen.setdefault(found, worker)
             if found != 0 and other != worker and not self._has_warned:
                 self._has_warned = True
-                warnings.warn(ALIKE.format(other, worker), stacklevel=4)
+                warnings.warn(ALIKE.format(other, worker), stacklevel=3)
 
     def evaluated_model(self, parameters: torch.Tensor, out: Any = None, statistics: Any = None) -> Any:
         self._carrier.vector, self._carrier.view = parameters, None
