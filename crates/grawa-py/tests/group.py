@@ -12,7 +12,7 @@ from pathlib import Path
 TESTS = Path(__file__).parent
 
 # What workers are told that train on the same batches, over either transport.
-ALIKE = (
+SAME_BATCHES = (
     "workers 0 and 1 have the same parameters after their steps, bit for bit: they train on the same batches, so one of them is of no use; draw "
     "batches with another seed in each worker (seed + worker), or take those of the run's loader"
 )

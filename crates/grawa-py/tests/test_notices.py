@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from group import ALIKE, launch, said
+from group import SAME_BATCHES, launch, said
 
 import grawa
 from grawa.checkpoint_file import BEFORE, NAME, keep_checkpoint, kept_checkpoint
@@ -53,7 +53,7 @@ def test_workers_that_are_alike(tmp_path: Path, case: str, count: int, pull: str
     events = (tmp_path / "run" / "events.jsonl").read_text()
     assert events.count("the same parameters after their steps, bit for bit") == count
     if count:
-        assert {one[0] for one in found} == {ALIKE if case == "alike" else ALIKE.replace("0 and 1", "1 and 2")}
+        assert {one[0] for one in found} == {SAME_BATCHES if case == "alike" else SAME_BATCHES.replace("0 and 1", "1 and 2")}
 
 
 def test_processes_of_torchrun_that_would_train_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy
 import pytest
 
-from group import ALIKE, TESTS, command, environment
+from group import SAME_BATCHES, TESTS, command, environment
 
 torch = pytest.importorskip("torch")
 dist = pytest.importorskip("torch.distributed")
@@ -211,8 +211,8 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> list[list[list[object]]
 def test_workers_that_are_alike(several: list[list[list[object]]]) -> None:
     for found in several:
         assert found[:6] == [
-            ["alike", [ALIKE]], ["two of three", [ALIKE.replace("0 and 1", "1 and 2")]], ["differ", []], ["no rate", []],
-            ["frozen", [ALIKE.replace("0 and 1", "1 and 2")]], ["late", []],
+            ["alike", [SAME_BATCHES]], ["two of three", [SAME_BATCHES.replace("0 and 1", "1 and 2")]], ["differ", []], ["no rate", []],
+            ["frozen", [SAME_BATCHES.replace("0 and 1", "1 and 2")]], ["late", []],
         ]  # fmt: skip
 
 
