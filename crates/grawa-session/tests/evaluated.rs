@@ -13,6 +13,7 @@ use grawa_core::{
     Evaluate, Key, Layout, Method, Optimizer, Plan, Prox, Schedule, Sgd, StateKind, mix, pull_part,
 };
 use grawa_session::enter::Entered;
+use grawa_session::evaluate::viewing;
 use grawa_session::event::Event;
 use grawa_session::milestones::{MilestoneSettings, Milestones};
 use grawa_session::process::{Clock, Common, Note};
@@ -113,6 +114,7 @@ struct Watched {
     shared: Arc<Shared>,
     /// Its number, if it is a founder.
     founder: Option<u32>,
+    policy: BatchNorm,
     worker: u32,
     /// The next round at which there may be a gate; 0 for one that has just come.
     passed: u64,
@@ -290,11 +292,21 @@ impl WorkerSet for Watched {
     }
 
     fn evaluation(&self) -> Option<Evaluation> {
-        Some(Evaluation { policy: BatchNorm::Average, statistics: statistics() })
+        Some(Evaluation { policy: self.policy, statistics: statistics() })
     }
 
-    fn recalibrate(&mut self, _: Measured, _: &[Shard]) -> PerWorker<(Vec<f64>, u64)> {
-        unreachable!("statistics are averaged")
+    fn recalibrate(&mut self, model: Measured, shards: &[Shard]) -> PerWorker<(Vec<f64>, u64)> {
+        // As if the batches of a shard had the model's first numbers, and so many examples.
+        let vector = match model {
+            Measured::Centre(slot) => self.centre(slot).unwrap(),
+            Measured::Own => Arc::new(self.x.clone()),
+        };
+        let found = shards.iter().map(|shard| {
+            let count = 1 + shard.shard as u64;
+            let sums = vector[..statistics().len()].iter().map(|x| f64::from(*x) * count as f64).collect();
+            (shard.index, Ok((sums, count)))
+        });
+        found.collect()
     }
 
     fn set_heartbeat(&mut self, heartbeat: Heartbeat) {
@@ -312,6 +324,13 @@ struct Case {
     method: Method,
     options: TransferOptions,
     pace: Pace,
+    policy: BatchNorm,
+}
+
+impl Case {
+    fn name(&self) -> String {
+        format!("{} {:?} {:?} {:?}", self.method, self.options, self.pace, self.policy)
+    }
 }
 
 /// Makes models again.
@@ -340,9 +359,14 @@ fn again(made: &Made) -> Option<(Vec<Vec<f32>>, Vec<f32>)> {
     Some((vectors, centre))
 }
 
-/// Around these rounds the transfer of an overlapped round may have failed for all.
-fn may_fail(round: u64) -> bool {
-    (DIES..=SLEEPS + 3).contains(&round)
+/// What was compared, and what could not be.
+#[derive(Debug, Default)]
+struct Compared {
+    models: usize,
+    /// Rounds whose transfer failed for all: their centre is the one before.
+    failed: Vec<At>,
+    /// What a member that was lost had a part in, and the last round with overlap: nothing comes after it.
+    unknown: Vec<At>,
 }
 
 impl Check<'_> {
@@ -362,25 +386,46 @@ impl Check<'_> {
         }
     }
 
-    /// Checks all that was made. Returns how many models were made again.
-    fn made(&self) -> usize {
-        let mut checked = 0;
+    /// The centre of a round that overlaps with training, once it has come: it came with the next one. `None` if nothing came after it.
+    fn next_centre(&self, round: u64) -> Option<&Vec<f32>> {
+        self.notes.made.get(&(round + 1, 0)).map(|next| &next.before).filter(|before| !before.is_empty())
+    }
+
+    /// Whether the transfer of a round that overlaps with training failed: the next one has the same centre.
+    fn has_failed(&self, round: u64) -> bool {
+        let made = &self.notes.made[&(round, 0)];
+        self.next_centre(round).is_some_and(|centre| bits(centre) == bits(&made.before))
+    }
+
+    /// Checks all that was made.
+    fn made(&self) -> Compared {
+        let mut compared = Compared::default();
         for (&at, made) in &self.notes.made {
             let Made { models, .. } = made;
             let first = models.values().next().unwrap();
             let is_same = models.values().all(|other| bits(other) == bits(first));
             assert!(is_same, "{}: at {at:?} workers {:?} differ", self.what, models.keys());
-            let Some(again) = again(made) else { continue };
-            let Some(base) = self.notes.made.get(&(at.0, 0)).map(|made| &made.before) else { continue };
-            if at.1 > 0 || !self.case.options.overlap {
-                self.agree(at, first, &again, base);
-            } else if let (Some(next), false) = (self.notes.made.get(&(at.0 + 1, 0)), may_fail(at.0)) {
-                // The centre comes with the next round.
-                self.agree(at, &next.before, &again, base);
-            }
-            checked += 1;
+            let base = self.notes.made.get(&(at.0, 0)).map(|made| &made.before);
+            let (Some(again), Some(base)) = (again(made), base) else {
+                compared.unknown.push(at);
+                continue;
+            };
+            let found = match (at.1 == 0 && self.case.options.overlap, self.next_centre(at.0)) {
+                (false, _) => first,
+                (true, Some(_)) if self.has_failed(at.0) => {
+                    compared.failed.push(at);
+                    continue;
+                }
+                (true, Some(centre)) => centre,
+                (true, None) => {
+                    compared.unknown.push(at);
+                    continue;
+                }
+            };
+            self.agree(at, found, &again, base);
+            compared.models += 1;
         }
-        checked
+        compared
     }
 
     /// The model that was measured after a round, the same for all workers. `None` where each measures its own.
@@ -396,18 +441,58 @@ impl Check<'_> {
         Some((vector.clone(), statistics.clone()))
     }
 
+    /// Where each measures its own: that this is what it had brought to the round, pulled. Returns how many were compared.
+    fn measured_own(&self, round: u64) -> usize {
+        let Some(made) = self.notes.made.get(&(round, 0)) else { return 0 };
+        let (Some(plan), Some(measured)) = (&made.plan, self.notes.measured.get(&(round, 0))) else {
+            return 0;
+        };
+        let mut compared = 0;
+        for (worker, (vector, _)) in measured {
+            // One that has just come has no part in the round, and measures what it took over.
+            let rank = plan.workers.iter().position(|other| other == worker);
+            let (Some(rank), Some(brought)) = (rank, made.vectors.get(worker)) else { continue };
+            let mut expected = brought.clone();
+            pull_part(plan, rank, &mut expected, &made.before, &made.models[worker]);
+            let is_it = bits(&expected) == bits(vector);
+            assert!(is_it, "{}: after round {round} worker {worker} measures another model", self.what);
+            compared += 1;
+        }
+        compared
+    }
+
     /// That this is the model that was made in this place.
     fn is_model_of(&self, at: At, vector: &[f32], verb: &str) {
         let made = &self.notes.made[&at];
         if at.1 == 0 && self.case.options.overlap {
             // The centre of this round, which comes with the next one.
-            if let Some(again) = again(made).filter(|_| !may_fail(at.0)) {
+            if self.has_failed(at.0) {
+                let is_it = bits(vector) == bits(&made.before[..vector.len()]);
+                assert!(is_it, "{}: {at:?} failed, and another model was {verb}", self.what);
+            } else if let Some(again) = again(made) {
                 self.agree(at, vector, &again, &made.before);
             }
             return;
         }
         let model = &made.models.values().next().unwrap()[..vector.len()];
         assert!(bits(model) == bits(vector), "{}: at {at:?} another model was {verb}", self.what);
+    }
+
+    /// The joiner comes, worker 1 is replaced, and worker 2 misses a round: all take part in later ones.
+    fn came_and_went(&self) {
+        let plans = self.notes.made.iter().filter(|(at, _)| at.1 == 0);
+        let plans: Vec<(u64, &Plan)> =
+            plans.filter_map(|(at, made)| Some((at.0, made.plan.as_ref()?))).collect();
+        let has_later = |worker: u32, after: u64| {
+            plans.iter().any(|(round, plan)| *round > after && plan.workers.contains(&worker))
+        };
+        let missed = |worker: u32, after: u64| {
+            plans.iter().any(|(round, plan)| *round > after && !plan.workers.contains(&worker))
+        };
+        assert!(has_later(FOUNDERS, JOINS), "{}: nobody joined", self.what);
+        assert!(has_later(1, DIES + 2), "{}: worker 1 was not replaced", self.what);
+        assert!(missed(2, SLEEPS), "{}: worker 2 missed no round", self.what);
+        assert!(has_later(2, SLEEPS + 2), "{}: worker 2 did not come back", self.what);
     }
 
     /// What is to be saved is what was measured, or the last that was made of the workers.
@@ -429,7 +514,7 @@ impl Check<'_> {
 
 /// Takes part in a run, as the founder of this number if it is one.
 fn train(shared: &Arc<Shared>, case: &Case, joiner: Joiner, founder: Option<u32>) -> Result<(), Error> {
-    let Case { method, options, pace } = case;
+    let Case { method, options, pace, policy } = case;
     let (notes, inbox) = channel();
     let (written, acknowledged) = channel();
     written.send(()).unwrap();
@@ -468,6 +553,7 @@ fn train(shared: &Arc<Shared>, case: &Case, joiner: Joiner, founder: Option<u32>
     let set = Watched {
         shared: Arc::clone(shared),
         founder,
+        policy: *policy,
         worker: u32::MAX,
         passed: founder.map_or(0, |_| 1),
         at: (0, 0),
@@ -516,7 +602,7 @@ fn train(shared: &Arc<Shared>, case: &Case, joiner: Joiner, founder: Option<u32>
 
 /// One joins, one is replaced and one is late. Checks all models.
 fn come_and_go(case: &Case) {
-    let what = format!("{} {:?} {:?}", case.method, case.options, case.pace);
+    let what = case.name();
     let usual = coordinator_settings(&case.method, FOUNDERS, case.pace);
     let heartbeat = usual.heartbeat.min(Duration::from_millis(20));
     let round_wait = RoundWait { shortest: WAIT, longest: WAIT, ..RoundWait::default() };
@@ -552,17 +638,30 @@ fn come_and_go(case: &Case) {
     });
     let notes = shared.notes.lock().unwrap();
     let check = Check { what: what.clone(), case, notes: &notes };
-    let made = check.made() as u64;
-    assert!(made >= ROUNDS, "{what}: only {made} models could be made again");
-    let has_joined = |made: &Made| made.vectors.contains_key(&FOUNDERS);
-    assert!(notes.made.values().any(has_joined), "{what}: nobody joined");
-    let measured = notes.evaluated.iter().filter(|round| check.measured(**round).is_some()).count();
-    assert!(measured >= 5 || case.method.evaluate == Evaluate::Each, "{what}: {measured} were measured");
+    let compared = check.made();
+    check.came_and_went();
+    // What was not compared has a reason, and is little. All overlapped transfers may fail from the death to its notice, and where one is late.
+    let Compared { models, failed, unknown } = &compared;
+    assert!(failed.len() <= 3 && unknown.len() <= 2, "{what}: {compared:?}");
+    let has_views = viewing(case.method.evaluate).is_some();
+    let least = ROUNDS as usize - 4 + if has_views { 12 } else { 0 };
+    assert!(*models >= least, "{what}: only {models} models could be made again: {compared:?}");
+    let is_each = case.method.evaluate == Evaluate::Each;
+    let evaluated = notes.evaluated.iter();
+    let measured = match is_each {
+        false => evaluated.filter(|round| check.measured(**round).is_some()).count(),
+        true => evaluated.map(|round| check.measured_own(*round)).sum(),
+    };
+    assert!(measured >= if is_each { 15 } else { 7 }, "{what}: {measured} were measured");
     let saved = check.saved();
     assert!(saved >= 5, "{what}: {saved} were saved");
+    println!(
+        "{what}: {models} made again, {failed:?} failed, {unknown:?} unknown, {measured} measured, {saved} saved"
+    );
 }
 
-/// With all methods that may run elastically; every pair of a wire, overlap and a pace occurs with each.
+/// With all methods that may run elastically; every pair of a wire, overlap and a pace occurs with each, and all three with some.
+/// A process has one worker: of several it would bring the sum, which is the same only within rounding.
 #[test]
 fn every_evaluated_and_saved_model_is_that_of_the_members() {
     let methods = [
@@ -586,30 +685,39 @@ fn every_evaluated_and_saved_model_is_that_of_the_members() {
         "dppf",
         "qsr:qsr=0.1",
     ];
+    let in_all = ["easgd", "lgrawa", "mean:pull=0.5", "mean:pull=0.5,evaluate=centre", "diloco"];
     let mut cases = Vec::new();
-    for method in methods {
-        let method = format!("{method}{}period={PERIOD}", if method.contains(':') { "," } else { ":" });
+    for name in methods {
+        let method = format!("{name}{}period={PERIOD}", if name.contains(':') { "," } else { ":" });
         let method: Method = method.parse().unwrap();
-        let kinds = [
+        let pairs = [
             (false, false, Pace::Even),
             (false, true, Pace::Free),
             (true, true, Pace::Even),
             (true, false, Pace::Free),
         ];
-        for (bf16, overlap, pace) in kinds {
+        let others = [
+            (true, false, Pace::Even),
+            (false, true, Pace::Even),
+            (false, false, Pace::Free),
+            (true, true, Pace::Free),
+        ];
+        let kinds = pairs.into_iter().chain(others.into_iter().filter(|_| in_all.contains(&name)));
+        for (at, (bf16, overlap, pace)) in kinds.enumerate() {
+            let policy = [BatchNorm::Average, BatchNorm::Recalibrate, BatchNorm::Keep][at % 3];
             let overlap = overlap && method.overlap_objection().is_none();
             let pace = if method.qsr > 0.0 { Pace::Even } else { pace };
             let options = TransferOptions { overlap, bf16 };
-            cases.push(Case { method: method.clone(), options, pace });
+            cases.push(Case { method: method.clone(), options, pace, policy });
         }
     }
     let chosen = std::env::var("GRAWA_CASE").unwrap_or_default();
-    cases.retain(|case| format!("{} {:?} {:?}", case.method, case.options, case.pace).contains(&chosen));
+    cases.retain(|case| case.name().contains(&chosen));
     assert!(!cases.is_empty(), "no case is {chosen}");
     // They mostly wait for the one that is late.
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
-        for _ in 0..8 {
+        for _ in 0..12 {
             scope.spawn(|| {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
                     come_and_go(case);
