@@ -85,18 +85,19 @@ def main():
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--method", default="mean:period=16")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
 
     files = [Path(name) for name in args.files] or sorted(Path(__file__).parents[3].glob("docs/*.md"))
     text = "\n".join(file.read_text() for file in files)
     symbols = sorted(set(text))
     number = {symbol: i for i, symbol in enumerate(symbols)}
-    tokens = torch.tensor([number[symbol] for symbol in text])
+    tokens = torch.tensor([number[symbol] for symbol in text], device=args.device)
     cut = len(tokens) * 9 // 10
     train, test = Windows(tokens[:cut], args.length), Windows(tokens[cut:], args.length)
 
     torch.manual_seed(args.seed)
-    model = GPT(len(symbols), args.length, args.width, args.layers, heads=4)
+    model = GPT(len(symbols), args.length, args.width, args.layers, heads=4).to(args.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
     with grawa.join(model, optimizer, args.method, seed=args.seed) as run:
         for epoch in run.epochs(args.epochs):
