@@ -9,6 +9,8 @@ mod world;
 
 use crate::group::simulate::Mutation;
 use std::collections::HashSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use world::{Event, World, settings};
 
 /// Events from the beginning to the end of a path.
@@ -20,7 +22,7 @@ const TICKS: u32 = 2;
 const SETTLES: u64 = 16;
 
 /// Where paths begin.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Beginning {
     /// Three founders have entered.
     Founders,
@@ -28,26 +30,58 @@ enum Beginning {
     Members,
     /// Two members train, and a third process starts.
     Joiner,
+    /// The three are in the transfer of a gather.
+    Gather,
+    /// The three are in the transfer of a mix.
+    Mix,
+    /// Two members train, and a third process fetches their state.
+    Restore,
+}
+
+/// Goes on by these events, the first of them at each step, until this holds.
+fn drive(world: &mut World, is_there: impl Fn(&World) -> bool, may_be: impl Fn(&World, Event) -> bool) {
+    for _ in 0..1000 {
+        if is_there(world) {
+            return;
+        }
+        let event = world.events().into_iter().find(|event| may_be(world, *event));
+        world.apply(event.expect("an event that leads there"));
+    }
+    unreachable!("it never comes there");
 }
 
 fn begin(beginning: Beginning, mutation: Option<Mutation>, (faults, ticks): (u32, u32)) -> World {
-    let founders = if matches!(beginning, Beginning::Joiner) { 2 } else { 3 };
+    let has_two = matches!(beginning, Beginning::Joiner | Beginning::Restore);
+    let founders = if has_two { 2 } else { 3 };
     let mut world = World::new(settings(founders), founders as usize);
-    let is_there = |world: &World| match beginning {
-        Beginning::Founders => world.events().iter().all(|event| matches!(event, Event::Begin(_))),
-        Beginning::Members | Beginning::Joiner => {
-            world.has_held(1) && world.events().iter().all(|event| matches!(event, Event::Begin(_)))
-        }
-    };
-    while !is_there(&world) {
-        // The last event first: no node begins a round before the others have entered.
-        let event = world.events().into_iter().min_by_key(|event| matches!(event, Event::Begin(_)));
-        event.into_iter().for_each(|event| world.apply(event));
-    }
-    assert_eq!(world.broken, None);
-    if let Beginning::Joiner = beginning {
+    let may_begin = |world: &World| world.events().iter().all(|event| matches!(event, Event::Begin(_)));
+    let is_there =
+        |world: &World| may_begin(world) && (beginning == Beginning::Founders || world.has_held(1));
+    // No node begins a round before the others have entered.
+    drive(&mut world, is_there, |world, event| !matches!(event, Event::Begin(_)) || may_begin(world));
+    if has_two {
         world.add_node();
     }
+    match beginning {
+        Beginning::Founders | Beginning::Members | Beginning::Joiner => {}
+        Beginning::Gather => {
+            let may_be = |_: &World, event| matches!(event, Event::Begin(_) | Event::Deliver(_));
+            drive(&mut world, |world| world.all_transfer(false), may_be);
+        }
+        Beginning::Mix => {
+            let may_be = |world: &World, event| match event {
+                Event::Begin(_) | Event::Deliver(_) => true,
+                Event::Finish(i) => world.gathers_at(i),
+                _ => false,
+            };
+            drive(&mut world, |world| world.all_transfer(true), may_be);
+        }
+        Beginning::Restore => {
+            let may_be = |_: &World, event| matches!(event, Event::Connect(2) | Event::Deliver(2));
+            drive(&mut world, |world| world.restores(2), may_be);
+        }
+    }
+    assert_eq!(world.broken, None);
     world.plant(mutation);
     world.with(faults, ticks)
 }
@@ -57,6 +91,9 @@ fn begin(beginning: Beginning, mutation: Option<Mutation>, (faults, ticks): (u32
 struct Explored {
     states: usize,
     settled: usize,
+    /// Steps by which a member used the result of a gather, and by which one ended a round.
+    gathers: usize,
+    rounds: usize,
     broken: Option<(String, Vec<Event>)>,
 }
 
@@ -67,7 +104,7 @@ fn explore(start: World, depth: u32, most: usize) -> Explored {
     // How each state was reached: from which, and by what.
     let mut reached: Vec<(usize, Option<Event>)> = vec![(0, None)];
     let mut frontier = vec![(start, 0)];
-    for _ in 0..depth {
+    for events in 1..=depth {
         if frontier.is_empty() {
             break;
         }
@@ -77,9 +114,14 @@ fn explore(start: World, depth: u32, most: usize) -> Explored {
                 let mut after = world.clone();
                 after.apply(event);
                 let number = after.canonical();
-                if seen.len() >= most || !seen.insert(number) {
+                if seen.len() >= most {
+                    return Explored { states: seen.len(), ..explored };
+                }
+                if !seen.insert(number) {
                     continue;
                 }
+                explored.gathers += usize::from(after.gathers > world.gathers);
+                explored.rounds += usize::from(after.rounds > world.rounds);
                 reached.push((at, Some(event)));
                 let here = reached.len() - 1;
                 let mut broken = after.broken.clone();
@@ -98,7 +140,10 @@ fn explore(start: World, depth: u32, most: usize) -> Explored {
                     explored.states = seen.len();
                     return Explored { broken: Some((why, path)), ..explored };
                 }
-                next.push((after, here));
+                // Nothing follows the last.
+                if events < depth {
+                    next.push((after, here));
+                }
             }
         }
         frontier = next;
@@ -110,25 +155,93 @@ fn depth() -> u32 {
     std::env::var("GRAWA_DEPTH").ok().map_or(DEPTH, |text| text.parse().expect("a number"))
 }
 
-const BEGINNINGS: [Beginning; 3] = [Beginning::Founders, Beginning::Members, Beginning::Joiner];
+const BEGINNINGS: [Beginning; 6] = [
+    Beginning::Founders,
+    Beginning::Members,
+    Beginning::Joiner,
+    Beginning::Gather,
+    Beginning::Mix,
+    Beginning::Restore,
+];
 
+/// Explores from several beginnings at once, and returns what was found from each in their order.
+fn explore_all(starts: Vec<World>, depth: u32, most: usize) -> Vec<Explored> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let next = AtomicUsize::new(0);
+    let found = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        let work = || {
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                let Some(start) = starts.get(number) else { return };
+                let explored = explore(start.clone(), depth, most);
+                found.lock().unwrap().push((number, explored));
+            }
+        };
+        (0..cores).for_each(|_| drop(scope.spawn(work)));
+    });
+    let mut found = found.into_inner().unwrap();
+    found.sort_by_key(|(number, _)| *number);
+    found.into_iter().map(|(_, explored)| explored).collect()
+}
+
+/// To a depth, with all faults. What is never sent here: that all stop, and the two gathers that end a run.
 #[test]
 fn every_order_of_events_is_explored() {
     let depth = depth();
-    for beginning in BEGINNINGS {
-        let found = explore(begin(beginning, None, (FAULTS, TICKS)), depth, usize::MAX);
+    let starts = BEGINNINGS.map(|beginning| begin(beginning, None, (FAULTS, TICKS)));
+    let found = explore_all(starts.into(), depth, usize::MAX);
+    for (beginning, found) in BEGINNINGS.into_iter().zip(&found) {
         println!(
-            "{beginning:?}: {} states within {depth} events with up to {FAULTS} faults; {} came back into rounds",
-            found.states, found.settled
+            "{beginning:?}: {} states within {depth} events with up to {FAULTS} faults; {} came back into rounds; results of \
+             gathers were used {} times, and {} times a round ended",
+            found.states, found.settled, found.gathers, found.rounds
         );
-        assert_eq!(found.broken, None);
+        assert_eq!(found.broken, None, "from {beginning:?}");
+        // An exploration of little would prove nothing.
+        if depth >= DEPTH {
+            assert!(
+                found.states > LEAST && found.settled > LEAST / (2 * SETTLES as usize),
+                "{beginning:?}: {found:?}"
+            );
+            let used = match beginning {
+                Beginning::Gather => found.gathers,
+                Beginning::Mix => found.rounds,
+                _ => usize::MAX,
+            };
+            assert!(used >= 3, "from {beginning:?} no result was used: {found:?}");
+        }
     }
 }
+
+/// States within [`DEPTH`] events of each beginning: at least so many.
+const LEAST: usize = 1000;
 
 /// States within which each planted defect must show, with this many faults and ticks: the fewer there are, the longer
 /// are the paths.
 const ENOUGH: usize = 30_000;
 const BUDGETS: [(u32, u32); 3] = [(1, 0), (1, 1), (2, 1)];
+
+/// The same search finds nothing where nothing is planted.
+#[test]
+fn what_finds_every_defect_finds_none_without_one() {
+    let tried: Vec<(Beginning, (u32, u32))> =
+        BUDGETS.into_iter().flat_map(|budget| BEGINNINGS.map(|beginning| (beginning, budget))).collect();
+    let starts = tried.iter().map(|(beginning, budget)| begin(*beginning, None, *budget)).collect();
+    let found = explore_all(starts, u32::MAX, ENOUGH);
+    for ((beginning, (faults, ticks)), found) in tried.iter().zip(&found) {
+        println!("{beginning:?}, {faults} faults and {ticks} ticks: {found:?}");
+        assert_eq!(found.broken, None, "from {beginning:?} with {faults} faults and {ticks} ticks");
+    }
+    let sum = |of: fn(&Explored) -> usize| found.iter().map(of).sum::<usize>();
+    let (states, settled) = (sum(|it| it.states), sum(|it| it.settled));
+    let (gathers, rounds) = (sum(|it| it.gathers), sum(|it| it.rounds));
+    println!(
+        "{states} states, {settled} came back into rounds; {gathers} results of gathers were used, {rounds} rounds ended"
+    );
+    assert!(states > 10 * ENOUGH && settled > 10_000, "{states} states, {settled} came back");
+    assert!(gathers > 500 && rounds > 100, "{gathers} results of gathers were used, {rounds} rounds ended");
+}
 
 #[test]
 fn every_defect_is_explored() {

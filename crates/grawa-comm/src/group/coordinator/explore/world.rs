@@ -70,6 +70,10 @@ pub(super) enum Event {
     Forge(usize),
     /// It cannot reach a member that is well.
     Complain(usize, u64),
+    /// It has the messages of all, and cannot read that of this member.
+    Misread(usize, u64),
+    /// The coordinator does nothing for a while.
+    Pause,
     /// The coordinator dies.
     Die,
     /// The coordinator dies between its journal and its answers to this node's message.
@@ -78,8 +82,10 @@ pub(super) enum Event {
 
 impl Event {
     pub(super) fn is_fault(self) -> bool {
-        use Event::{Break, Complain, Crash, Die, DieAtLog, Forge, Leave};
-        matches!(self, Crash(_) | Break(_) | Leave(_) | Forge(_) | Complain(..) | Die | DieAtLog(_))
+        use Event::{Break, Complain, Crash, Die, DieAtLog, Forge, Leave, Misread, Pause};
+        let is_of_one =
+            matches!(self, Crash(_) | Break(_) | Leave(_) | Forge(_) | Complain(..) | Misread(..));
+        is_of_one || matches!(self, Die | DieAtLog(_) | Pause)
     }
 }
 
@@ -151,6 +157,9 @@ pub(super) struct World {
     faults: u32,
     ticks: u32,
     tokens: u64,
+    /// How often a member has used the result of a gather, and ended a round. They have no effect.
+    pub(super) gathers: u32,
+    pub(super) rounds: u32,
     /// What must not happen, and has.
     pub(super) broken: Option<String>,
 }
@@ -169,6 +178,8 @@ impl World {
             faults: 0,
             ticks: 0,
             tokens: 0,
+            gathers: 0,
+            rounds: 0,
             broken: None,
         };
         (0..nodes).for_each(|_| world.add_node());
@@ -258,7 +269,7 @@ impl World {
             }
         }
         if is_up {
-            events.push(Event::Die);
+            events.extend([Event::Die, Event::Pause]);
             let logs = (0..self.nodes.len()).filter(|i| self.logs(*i));
             events.extend(logs.map(Event::DieAtLog));
         }
@@ -278,6 +289,9 @@ impl World {
         let others = || transfer.roster.iter().filter(|token| **token != node.token);
         if transfer.roster.iter().all(|token| transfer.brought.contains_key(token)) {
             events.extend([Event::Finish(i), Event::Forge(i)]);
+            if node.work == Work::Gathers {
+                events.extend(others().map(|token| Event::Misread(i, *token)));
+            }
         }
         let is_in = |token: u64| {
             let mut nodes = self.nodes.iter();
@@ -335,7 +349,12 @@ impl World {
             Event::Fetch(i) => self.fetch(i),
             Event::Finish(i) => self.finish(i, false),
             Event::Forge(i) => self.finish(i, true),
-            Event::Fail(i, peer) | Event::Complain(i, peer) => self.complain(i, peer),
+            Event::Fail(i, peer) | Event::Complain(i, peer) => self.complain(i, peer, false),
+            Event::Misread(i, peer) => self.complain(i, peer, true),
+            Event::Pause => {
+                self.now += TICK;
+                self.input(Input::Paused(TICK), false);
+            }
             Event::End(i) => self.disconnect(i),
             Event::Notice(session) => {
                 self.gone.remove(&session);
@@ -601,12 +620,16 @@ impl World {
         self.push(i, message);
     }
 
-    fn complain(&mut self, i: usize, token: u64) {
+    fn complain(&mut self, i: usize, token: u64, is_unreadable: bool) {
         let node = &mut self.nodes[i];
         let Some(attempt) = node.attempt else { return };
         let Some(peer) = node.member.members.iter().find(|peer| peer.token == token) else { return };
         node.result = Some(0);
-        let message = node.member.failed(attempt, peer.worker, String::new());
+        let (worker, why) = (peer.worker, String::new());
+        let message = match is_unreadable {
+            true => node.member.unreadable(attempt, worker, why),
+            false => node.member.failed(attempt, worker, why),
+        };
         self.push(i, message);
     }
 
@@ -632,8 +655,10 @@ impl World {
                         .fail(|| format!("of {token} {known} steps were counted, and it says {counted}"));
                 }
             }
+            self.gathers += 1;
             return self.call_mix(i);
         }
+        self.rounds += 1;
         node.content.rounds += 1;
         let digest = digest(&node.content);
         let message = node.member.publish(digest);
@@ -737,6 +762,24 @@ impl World {
         let states: Vec<_> = self.nodes.iter().map(|node| (&node.work, rounds(node))).collect();
         let why = self.coordinator.as_ref().map(|coordinator| coordinator.reason(self.now));
         Err(format!("the nodes come into no round together: {states:?}: {why:?}"))
+    }
+
+    /// Whether all nodes are in the transfer of a gather, or of a mix, and none is done.
+    pub(super) fn all_transfer(&self, is_mix: bool) -> bool {
+        self.nodes.iter().all(|node| {
+            let is_in = node.attempt.is_some_and(|it| node.member.is_current(it)) && node.result.is_none();
+            is_in && matches!(node.work, Work::Mixes(_)) == is_mix && node.up.is_empty()
+        })
+    }
+
+    /// Whether this node fetches a state.
+    pub(super) fn restores(&self, i: usize) -> bool {
+        matches!(self.nodes[i].work, Work::Restores(..))
+    }
+
+    /// Whether this node gathers.
+    pub(super) fn gathers_at(&self, i: usize) -> bool {
+        self.nodes[i].work == Work::Gathers
     }
 
     /// Whether all nodes have held the state after so many rounds.
