@@ -11,6 +11,9 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 
+# A slow machine is no late worker: rounds wait for all. Not in tests of workers that are late.
+PATIENT = ("--wait", "60")
+
 # What workers are told that train on the same batches, over either transport.
 SAME_BATCHES = (
     "workers 0 and 1 have the same parameters after their steps, bit for bit: they train on the same batches, so one of them is of no use; draw "

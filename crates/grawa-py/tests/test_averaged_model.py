@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from group import launch, said
+from group import PATIENT, launch, said
 
 torch = pytest.importorskip("torch")
 
@@ -71,7 +71,7 @@ print("found", json.dumps([after_round, found, ends, left]), flush=True)
     ],
 )
 def test_the_model_of_the_last_round(tmp_path: Path, method: str, evaluate: str, loop: str) -> None:
-    output = launch(tmp_path, MODEL_OF_THE_LAST_ROUND, method, evaluate, loop, workers=2)
+    output = launch(tmp_path, MODEL_OF_THE_LAST_ROUND, method, evaluate, loop, workers=2, options=PATIENT)
     assert output.returncode == 0, output.stdout + output.stderr
     workers = [json.loads(text) for text in said(output, "found")]
     assert len(workers) == 2
@@ -222,7 +222,7 @@ print("found", json.dumps(found), flush=True)
 
 
 def test_averaged_statistics_stay_until_the_next_average(tmp_path: Path) -> None:
-    output = launch(tmp_path, AVERAGED, workers=2)
+    output = launch(tmp_path, AVERAGED, workers=2, options=PATIENT)
     assert output.returncode == 0, output.stdout + output.stderr
     first, second = (json.loads(text) for text in said(output, "found"))
     by_round = [{(at, is_over): state for at, is_over, _, state in found if at >= 4} for found in (first, second)]
@@ -239,7 +239,7 @@ def test_averaged_statistics_stay_until_the_next_average(tmp_path: Path) -> None
 
 def test_all_workers_evaluate_the_same_buffers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TESTS", str(Path(__file__).parent))
-    output = launch(tmp_path, BATCH_NORM, workers=2)
+    output = launch(tmp_path, BATCH_NORM, workers=2, options=PATIENT)
     assert output.returncode == 0, output.stdout + output.stderr
     by_epoch: dict[int, list[Any]] = {}
     for text in said(output, "found"):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import mlp
 import pytest
-from group import launch, said
+from group import PATIENT, launch, said
 
 from grawa import _native
 
@@ -43,7 +43,7 @@ def test_bits(tmp_path: Path, method: str) -> None:
     expected, model = _native._sequential(
         text, mlp.TENSORS, mlp.start().tobytes(), 4, 24, 5, mlp.gradient_of, mlp.descend, mlp.score
     )
-    output = launch(tmp_path, WORKER, text)
+    output = launch(tmp_path, WORKER, text, options=PATIENT)
     assert output.returncode == 0, output.stdout + output.stderr
     found = dict(line.split(maxsplit=1) for line in said(output, "bits"))
     for worker in range(4):

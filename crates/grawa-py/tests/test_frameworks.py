@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from group import launch, said
+from group import PATIENT, launch, said
 
 torch = pytest.importorskip("torch")
 
@@ -75,10 +75,8 @@ print("READ", json.dumps(read)); print("SEEN", json.dumps(seen)); print("OWN", o
 def test_workers_share(framework: str, accumulate: int, tmp_path: Path) -> None:
     pytest.importorskip(framework)
     program = {"lightning": LIGHTNING, "transformers": HUGGING_FACE}[framework].replace("ACCUMULATE", str(accumulate))
-    done = launch(tmp_path, program, workers=2, timeout=400)
+    done = launch(tmp_path, program, workers=2, options=PATIENT, timeout=400)
     assert done.returncode == 0, done.stdout + done.stderr
-    if "began without" in (tmp_path / "run/events.jsonl").read_text():
-        pytest.skip("a worker was too late for a round: this machine is overloaded, and the examples were dealt anew")
     first, second = (json.loads(read) for read in said(done, "READ"))
     # Eight steps of two workers read all 64 examples, once if a step has one batch of four, twice if it has two.
     assert len(first) == len(second) == 32 * accumulate

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from group import environment, launch, said
+from group import PATIENT, environment, launch, said
 
 import grawa
 
@@ -200,7 +200,7 @@ thread.ident and thread.join()
 
 def meanwhile(folder: Path, disturb: str, length: int = 100_000, budget: str = "1step") -> subprocess.CompletedProcess[str]:
     program = MEANWHILE.replace("DISTURB", disturb).replace("LENGTH", str(length)).replace("BUDGET", budget)
-    return launch(folder, program, workers=2)
+    return launch(folder, program, workers=2, options=PATIENT)
 
 
 def test_an_array_that_is_resized_during_a_round(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ CALLS = """
     ("child", "code"), [("sys.exit(7)", 7), ("del session; gc.collect(); os._exit(7)", 7), (CALLS, 10)], ids=["exits", "drops", "calls"]
 )
 def test_a_forked_child_forgets_the_session(tmp_path: Path, child: str, code: int) -> None:
-    output = launch(tmp_path, FORK.replace("CHILD", child.strip()), workers=2)
+    output = launch(tmp_path, FORK.replace("CHILD", child.strip()), workers=2, options=PATIENT)
     assert output.returncode == 0, output.stdout + output.stderr
     assert said(output, "child") == [str(code)], output.stdout + output.stderr
     assert said(output, "ended") == ["60 []"] * 2, output.stdout + output.stderr

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from group import SAME_BATCHES, launch, said
+from group import PATIENT, SAME_BATCHES, launch, said
 
 import grawa
 from grawa.checkpoint_file import BEFORE, NAME, keep_checkpoint, kept_checkpoint
@@ -46,7 +46,7 @@ print("found", json.dumps([str(one.message) for one in found]), flush=True)
 def test_workers_that_are_alike(tmp_path: Path, case: str, count: int, pull: str) -> None:
     import json
 
-    output = launch(tmp_path, ALIKE.replace("PULL", pull), case, workers=3)
+    output = launch(tmp_path, ALIKE.replace("PULL", pull), case, workers=3, options=PATIENT)
     assert output.returncode == 0, output.stdout + output.stderr
     found = [json.loads(text) for text in said(output, "found")]
     assert [len(one) for one in found] == [count] * 3, output.stdout
@@ -343,6 +343,7 @@ print("read", json.dumps(read), flush=True)
 def test_a_free_pace_deals_each_batch_once(tmp_path: Path, options: str) -> None:
     import json
 
+    pytest.importorskip("torch")
     output = launch(tmp_path, FREE, options, workers=3)
     assert output.returncode == 0, output.stdout + output.stderr
     workers = [json.loads(text) for text in said(output, "read")]

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy
 import pytest
 
-from group import SAME_BATCHES, TESTS, command, environment
+from group import PATIENT, SAME_BATCHES, TESTS, command, environment
 
 torch = pytest.importorskip("torch")
 dist = pytest.importorskip("torch.distributed")
@@ -70,7 +70,7 @@ def over_torch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("number", range(len(METHODS)), ids=METHODS)
 def test_equals_grawas_transport(number: int, over_torch: Path, tmp_path: Path) -> None:
     launched = subprocess.run(
-        [command(), "launch", "--workers", str(WORKERS), "--page", "none", "--out", str(tmp_path / "run"), "--",
+        [command(), "launch", "--workers", str(WORKERS), "--page", "none", *PATIENT, "--out", str(tmp_path / "run"), "--",
          sys.executable, str(PROGRAM), str(tmp_path), METHODS[number], "grawa"],
         cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=240,
     )  # fmt: skip

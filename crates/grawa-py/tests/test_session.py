@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from group import command, environment, launch, said
+from group import PATIENT, command, environment, launch, said
 
 import grawa
 from grawa.checkpoint_file import _HEAD
@@ -98,7 +98,7 @@ session.finish()
 
 
 def test_the_mean_loss_of_a_window_is_of_all_its_steps(tmp_path: Path) -> None:
-    output = launch(tmp_path, WINDOW, workers=2)
+    output = launch(tmp_path, WINDOW, workers=2, options=PATIENT)
     assert output.returncode == 0, output.stdout + output.stderr
     assert said(output, "weights") == ["{0: 0.0, 1: 1.0}"] * 2, output.stdout
 
@@ -157,7 +157,7 @@ def test_a_fork_cannot_use_the_session() -> None:
 
 @pytest.mark.parametrize("method", ["mean:period=4,pull=1", "lgrawa:period=4", "local-lgrawa:period=4", "easgd:period=4"])
 def test_four_workers(tmp_path: Path, method: str) -> None:
-    output = launch(tmp_path, WORKER, method, "40step")
+    output = launch(tmp_path, WORKER, method, "40step", options=PATIENT)
     assert output.returncode == 0, output.stdout + output.stderr
     assert said(output, "finished") == ["40"] * 4
     # All evaluate the same model.
@@ -212,7 +212,7 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
         print("refused", error, flush=True)
         sys.exit(1)
     """
-    output = launch(tmp_path, program, workers=2)
+    output = launch(tmp_path, program, workers=2, options=PATIENT)
     assert output.returncode == 1
     (why,) = said(output, "refused")
     assert "tensor bias" in why and "[3]" in why and "[2]" in why, why
@@ -300,7 +300,7 @@ def test_ctrl_c_in_a_round(tmp_path: Path) -> None:
     session.finish()
     print("ended", x.tolist(), flush=True)
     """
-    output = launch(tmp_path, program, workers=2)
+    output = launch(tmp_path, program, workers=2, options=PATIENT)
     assert output.returncode == 0, output.stdout + output.stderr
     assert said(output, "interrupted") == ["step [0.5, 0.5, 0.5, 0.5]"], output.stdout
     assert said(output, "ended") == ["[0.5, 0.5, 0.5, 0.5]"] * 2
@@ -314,7 +314,7 @@ def test_ctrl_c_twice_in_a_round(tmp_path: Path) -> None:
     x = np.zeros(4, dtype=np.float32)
     session = grawa.Session(x, method="mean:period=1,pull=1", budget="4step")
     if session.worker == 1:
-        time.sleep(6)
+        time.sleep(10)
         os._exit(0)
     session.step(0.0)
     for seconds in (0.3, 0.8):
@@ -323,14 +323,14 @@ def test_ctrl_c_twice_in_a_round(tmp_path: Path) -> None:
     try:
         session.round(x)
     except KeyboardInterrupt:
-        print("interrupted", 0.7 < time.monotonic() - began < 4, flush=True)
+        print("interrupted", 0.7 < time.monotonic() - began < 8, flush=True)
     try:
         session.due
     except grawa.GrawaError as error:
         print("then", error, flush=True)
     session.leave()
     """
-    output = launch(tmp_path, program, workers=2)
+    output = launch(tmp_path, program, workers=2, options=PATIENT)
     assert said(output, "interrupted") == ["True"], output.stdout + output.stderr
     assert said(output, "then") == ["this session is over: the run has ended, or it was left"]
 
@@ -353,7 +353,7 @@ def test_statistics_are_averaged(tmp_path: Path) -> None:
     session.finish()
     print("statistics", statistics.tolist(), flush=True)
     """
-    output = launch(tmp_path, program, workers=2)
+    output = launch(tmp_path, program, workers=2, options=PATIENT)
     assert output.returncode == 0, output.stdout + output.stderr
     assert said(output, "statistics") == ["[0.5, 3.0, 1.25, 2.0]"] * 2
 
@@ -386,7 +386,7 @@ print("sent", json.dumps(sent), flush=True)
 
 @pytest.mark.parametrize(("wire", "each"), [("f32", 4), ("bf16", 2)])
 def test_bytes_are_those_that_travel(tmp_path: Path, wire: str, each: int) -> None:
-    output = launch(tmp_path, BYTES, wire, workers=2)
+    output = launch(tmp_path, BYTES, wire, workers=2, options=PATIENT)
     assert output.returncode == 0, output.stdout + output.stderr
     for text in said(output, "sent"):
         # What each worker sends of its vector, and its messages. The first round has that of the start, too.

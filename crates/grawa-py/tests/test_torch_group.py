@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from group import launch, said
+from group import PATIENT, launch, said
 
 pytest.importorskip("torch")
 
@@ -68,7 +68,7 @@ print("found", json.dumps({"worker": run.worker, "errors": errors, "dealt": deal
 
 @pytest.mark.parametrize("method", ["mean:period=8,pull=1", "local-lgrawa:period=8", "lgrawa:period=8", "lsgd:period=8"])
 def test_four_workers_train(tmp_path: Path, method: str) -> None:
-    output = launch(tmp_path, PROGRAM, method, "4")
+    output = launch(tmp_path, PROGRAM, method, "4", options=PATIENT)
     assert output.returncode == 0, output.stdout + output.stderr
     found = [json.loads(text) for text in said(output, "found")]
     assert len(found) == 4 and {one["steps"] for one in found} == {64}
@@ -87,7 +87,7 @@ def test_loaders_that_read_ahead(tmp_path: Path, options: str) -> None:
     output = launch(tmp_path, PROGRAM.replace("batch_size=8", "batch_size=4" if "accumulate" in options else "batch_size=8").replace(
         "loss.backward(); opt.step(); opt.zero_grad()",
         "loss.backward(); n_batches = len(dealt)\n            if n_batches % options.get('accumulate', 1) == 0: opt.step(); opt.zero_grad()",
-    ), "mean:period=8,pull=1", "2", options, workers=2)  # fmt: skip
+    ), "mean:period=8,pull=1", "2", options, workers=2, options=PATIENT)  # fmt: skip
     assert output.returncode == 0, output.stdout + output.stderr
     found = [json.loads(text) for text in said(output, "found")]
     for one in found:
@@ -131,7 +131,7 @@ def test_parameters_that_are_not_finite(tmp_path: Path) -> None:
                 with torch.no_grad(): model[0].weight[0, 0] = float("nan")
 """,
     ).replace("run.on_round(", "run.on_round(lambda r: r['was_replaced'] and print('replaced', run.worker, len(opt.state), flush=True))\n    run.on_round(")  # fmt: skip
-    output = launch(tmp_path, program, "mean:period=4", "4", workers=2)
+    output = launch(tmp_path, program, "mean:period=4", "4", workers=2, options=PATIENT)
     assert output.returncode == 0, output.stdout + output.stderr
     assert said(output, "replaced") == ["1 0"], output.stdout
     found = [json.loads(text) for text in said(output, "found")]
