@@ -227,6 +227,11 @@ fn join(event: &mut Event, entry: &Entry) {
 
 /// What happened in a run and when (seconds since 1970), in its order, with the times where the journal has them.
 pub fn read(folder: &Path) -> Result<Vec<(Event, f64)>, Error> {
+    Ok(without_replaced(read_all(folder)?))
+}
+
+/// The same with the rounds and evaluations that were done again.
+pub(crate) fn read_all(folder: &Path) -> Result<Vec<(Event, f64)>, Error> {
     let events = Lines::read(&folder.join(EVENTS))?;
     let journal = Lines::read(&folder.join(JOURNAL))?;
     let mut all = Vec::new();
@@ -249,7 +254,7 @@ pub fn read(folder: &Path) -> Result<Vec<(Event, f64)>, Error> {
     for index in next..events.ends.len() {
         all.push((events.parse(index)?, wall));
     }
-    Ok(without_replaced(all))
+    Ok(all)
 }
 
 /// Without the rounds and evaluations that were done again: a group whose last states were lost continued from an earlier one, a fault says so,
@@ -284,7 +289,7 @@ fn without_replaced(mut all: Vec<(Event, f64)>) -> Vec<(Event, f64)> {
 
 /// Whether a fault is that of [`CoordinatorEvent::Recovered`](grawa_comm::group::CoordinatorEvent::Recovered), from a state before the one that
 /// was reached.
-fn goes_back(what: &str) -> bool {
+pub(crate) fn goes_back(what: &str) -> bool {
     let Some(rest) = what.strip_prefix("the run continues from operation ") else { return false };
     match rest.split_once("; it had reached ") {
         // How far it was is not known.
@@ -472,7 +477,9 @@ mod tests {
         let fifth = events.iter().find(|event| matches!(event, Event::Round(round) if round.at.rounds == 5));
         let state = |op| StateVersion { op, digest: op };
         let forward = CoordinatorEvent::Recovered { from: Some(state(9)), to: state(10) }.to_string();
-        for fault in [None, Some("worker 1 was silent for 2 s: the others go on without it".into()), Some(forward)] {
+        for fault in
+            [None, Some("worker 1 was silent for 2 s: the others go on without it".into()), Some(forward)]
+        {
             let folder = tempfile::tempdir().unwrap();
             let mut log = Log::create(folder.path()).unwrap();
             for event in &events {
