@@ -107,7 +107,7 @@ class Callback(pl.Callback):
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         self._inside.close()
         if self._run is not None:
-            self._run.leave()
+            self._run.__exit__(type(exception), exception, None)
 
     def state_dict(self) -> dict[str, Any]:
         return {} if self._run is None else self._run.state_dict()

@@ -208,7 +208,8 @@ class ProcessGroupSession(Session):
 
     def round(self, parameters: torch.Tensor, scores: Sequence[float] = ()) -> Round | None:
         is_finite = self._look_at(parameters)
-        compares = self._compared < MOST_COMPARED and len(self.members) > 1
+        # At another time the native part refuses, and nobody would answer.
+        compares = self._compared < MOST_COMPARED and len(self.members) > 1 and self.due == "round"
         if compares:
             self._compared += 1
             self._warn_if_alike(_checksum(parameters), is_finite)
