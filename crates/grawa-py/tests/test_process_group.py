@@ -186,6 +186,12 @@ for buffers in ("average", "keep"):
     draw = torch.Generator().manual_seed(int(rank))
     with grawa.join(model, optimizer, "mean:period=4,pull=1", comm="torch", buffers=buffers, budget="8step", evaluate="8step", batch=1, examples=8) as run:
         run.start()
+        if rank == "0":
+            # One process alone: it must not wait for the others.
+            try:
+                run.session.round(run._shared.gather())
+            except grawa.GrawaError as error:
+                print("REFUSED", error)
         while not run.is_over:
             (model(torch.randn(8, 4, generator=draw) + int(rank)) - 1).abs().mean().backward()
             optimizer.step(); optimizer.zero_grad()
@@ -205,6 +211,7 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> list[list[list[object]]
     program.write_text(SEVERAL)
     results = ranks(folder, program=program)
     assert all(result.returncode == 0 for result in results), [result.stderr for result in results]
+    assert [result.stdout.count("REFUSED") for result in results] == [2, 0, 0], results[0].stdout
     return [[json.loads(line.split(" ", 1)[1]) for line in result.stdout.splitlines() if line[:5] in ("FOUND", "BUFFE")] for result in results]
 
 
