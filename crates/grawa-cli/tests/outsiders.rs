@@ -78,14 +78,16 @@ impl Drop for Stops<'_> {
     }
 }
 
-/// The longest time from one round to the next after a moment, in seconds.
-fn longest_since(group: &Group, rounds: u64) -> f64 {
+/// The times from one round to the next after a moment, in seconds: that in the middle, and the longest.
+fn times_since(group: &Group, rounds: u64) -> [f64; 2] {
     let walls = group.events().into_iter().filter_map(|(event, wall)| match event {
         grawa_train::Event::Round(round) if round.at.rounds >= rounds => Some(wall),
         _ => None,
     });
     let walls: Vec<f64> = walls.collect();
-    walls.windows(2).map(|two| two[1] - two[0]).fold(0.0, f64::max)
+    let mut times: Vec<f64> = walls.windows(2).map(|two| two[1] - two[0]).collect();
+    times.sort_by(f64::total_cmp);
+    [times[times.len() / 2], times[times.len() - 1]]
 }
 
 /// Where a worker of the run listens.
@@ -106,7 +108,7 @@ fn outsiders_cost_a_run_nothing() {
         let (began, used, from) = (Instant::now(), group.coordinator.used(), group.last_round().0);
         std::thread::sleep(Duration::from_secs(3));
         group.wait_rounds(3);
-        let quiet = longest_since(&group, from);
+        let quiet = times_since(&group, from);
         let quiet_share = (group.coordinator.used() - used) / began.elapsed().as_secs_f64();
         let (stop, addresses) = (AtomicBool::new(false), [group.address.clone(), a_worker(&group)]);
         let (beset_at, used, from) = (Instant::now(), group.coordinator.used(), group.last_round().0);
@@ -130,15 +132,23 @@ fn outsiders_cost_a_run_nothing() {
         });
         let seconds = beset_at.elapsed().as_secs_f64();
         let share = (group.coordinator.used() - used) / seconds;
-        let longest = longest_since(&group, from);
+        let times = times_since(&group, from);
         println!(
-            "{line:?}: {opened:?} connections in {seconds:.1} s; longest round {longest:.2} s, {quiet:.2} s before; coordinator {:.1} % of a core, {:.1} % before",
+            "{line:?}: {opened:?} connections in {seconds:.1} s; rounds {times:.2?} s, {quiet:.2?} s before; coordinator {:.1} % of a core, {:.1} % before",
             100.0 * share,
             100.0 * quiet_share
         );
-        assert!(longest < quiet + 1.0, "a round took {longest:.2} s, and {quiet:.2} s before");
-        let more = 100.0 * (share - quiet_share);
-        assert!(more < 10.0, "the coordinator used {more:.1} % of a core more than before");
+        // This process holds 2000 connections, and takes what the workers would have on a small machine. Nobody is late: a fault would say so.
+        let is_slow = times[0] > 4.0 * quiet[0] + 0.2 || times[1] > quiet[1] + 5.0;
+        assert!(!is_slow, "rounds took {times:.2?} s, and {quiet:.2?} s before");
+        // Of each connection it pays the beginning: a part of a core, however many are held.
+        let at_coordinator = opened[0].load(Ordering::Relaxed) as f64;
+        let each = 1000.0 * (share - quiet_share) * seconds / at_coordinator;
+        println!("{line:?}: {each:.2} ms of a core for each connection");
+        assert!(
+            share - quiet_share < 0.3 && each < 0.5,
+            "{each:.2} ms for each of {at_coordinator} connections"
+        );
         let faults = group.faults();
         let reports = faults.iter().filter(|fault| fault.contains("was refused")).count();
         assert!(reports >= 1 && reports as f64 <= 1.0 + seconds / 60.0, "{faults:#?}");

@@ -208,6 +208,15 @@ impl Group {
         longest
     }
 
+    /// The times from one round to the next in seconds, the longest last.
+    pub(crate) fn round_times(&self) -> Vec<f64> {
+        let is_round = |(event, wall): (Event, f64)| matches!(event, Event::Round(_)).then_some(wall);
+        let walls: Vec<f64> = self.events().into_iter().filter_map(is_round).collect();
+        let mut times: Vec<f64> = walls.windows(2).map(|two| two[1] - two[0]).collect();
+        times.sort_by(f64::total_cmp);
+        times
+    }
+
     /// What the coordinator's page answers.
     pub(crate) fn ask(&self, path: &str) -> String {
         ask(&self.page, path)
