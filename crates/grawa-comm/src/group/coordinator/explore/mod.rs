@@ -165,7 +165,7 @@ const BEGINNINGS: [Beginning; 6] = [
 ];
 
 /// Explores from several beginnings at once, and returns what was found from each in their order.
-fn explore_all(starts: Vec<World>, depth: u32, most: usize) -> Vec<Explored> {
+fn explore_all(starts: &[World], depth: u32, most: usize) -> Vec<Explored> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let next = AtomicUsize::new(0);
     let found = Mutex::new(Vec::new());
@@ -190,7 +190,7 @@ fn explore_all(starts: Vec<World>, depth: u32, most: usize) -> Vec<Explored> {
 fn every_order_of_events_is_explored() {
     let depth = depth();
     let starts = BEGINNINGS.map(|beginning| begin(beginning, None, (FAULTS, TICKS)));
-    let found = explore_all(starts.into(), depth, usize::MAX);
+    let found = explore_all(&starts, depth, usize::MAX);
     for (beginning, found) in BEGINNINGS.into_iter().zip(&found) {
         println!(
             "{beginning:?}: {} states within {depth} events with up to {FAULTS} faults; {} came back into rounds; results of \
@@ -227,8 +227,9 @@ const BUDGETS: [(u32, u32); 3] = [(1, 0), (1, 1), (2, 1)];
 fn what_finds_every_defect_finds_none_without_one() {
     let tried: Vec<(Beginning, (u32, u32))> =
         BUDGETS.into_iter().flat_map(|budget| BEGINNINGS.map(|beginning| (beginning, budget))).collect();
-    let starts = tried.iter().map(|(beginning, budget)| begin(*beginning, None, *budget)).collect();
-    let found = explore_all(starts, u32::MAX, ENOUGH);
+    let starts: Vec<World> =
+        tried.iter().map(|(beginning, budget)| begin(*beginning, None, *budget)).collect();
+    let found = explore_all(&starts, u32::MAX, ENOUGH);
     for ((beginning, (faults, ticks)), found) in tried.iter().zip(&found) {
         println!("{beginning:?}, {faults} faults and {ticks} ticks: {found:?}");
         assert_eq!(found.broken, None, "from {beginning:?} with {faults} faults and {ticks} ticks");
