@@ -52,10 +52,12 @@ impl Schedule {
             false => model[at].to_bits() == expected[at].to_bits(),
             true => (model[at] - expected[at]).abs() <= bound(plan, &vectors, base, at),
         };
-        let wrong = (0..model.len()).find(|at| !is_right(*at));
+        let wrong: Vec<usize> = (0..model.len()).filter(|at| !is_right(*at)).collect();
         let is_same = evaluation.model.get_or_insert_with(|| model.to_vec()) == model;
+        // One forged summand is one wrong number, the same for all: nobody but its sender can know.
+        let is_forged = wrong.len() as u64 <= known.forged;
         drop(known);
-        if let Some(at) = wrong {
+        if let Some(&at) = wrong.first().filter(|_| !is_forged) {
             let why = format!("at {place:?} {} was evaluated, and the mean is {}", model[at], expected[at]);
             process.world.state().fail(|| why);
         }

@@ -383,7 +383,8 @@ impl Simulation {
 fn simulate(seed: u64, mutation: Option<Mutation>, aloud: bool) -> (Result<(), String>, Counts) {
     let mut draws = Key::new(seed, Purpose::Problem).stream();
     let founders = 1 + draws.below(5) as u32;
-    let methods = ["mgrawa", "lgrawa:pull=0.3", "easgd", "lsgd", "mean:pull=1", "easgd:preset=reference"];
+    let methods =
+        ["mgrawa", "lgrawa:pull=0.3", "easgd", "lsgd", "mean:pull=1", "easgd:preset=reference", "diloco"];
     let method: Method = methods[draws.below(methods.len() as u64) as usize].parse().unwrap();
     let (is_free, is_open) = (draws.below(3) == 0, draws.below(2) == 0);
     let settings = Settings {
@@ -484,11 +485,14 @@ fn simulated_groups_survive() {
     if let Some(first) = number("GRAWA_FIRST_SEED") {
         survive(first..first + DRAWN);
     }
-    // A simulation in which nothing happens would prove nothing.
+    // A simulation in which nothing happens would prove nothing. Of a few schedules that may be by chance.
     let Counts { rounds, restores, retries, recoveries, lies, found_out } = counts;
-    assert!(rounds > 30 * schedules && restores > schedules / 2, "{counts:?}");
-    assert!(retries > schedules / 10 && recoveries > schedules / 200, "{counts:?}");
-    assert!(lies > schedules / 200 && found_out > schedules / 200, "{counts:?}");
+    assert!(rounds > 20 * schedules, "{counts:?}");
+    if schedules >= 1000 {
+        assert!(rounds > 30 * schedules && restores > schedules / 2, "{counts:?}");
+        assert!(retries > schedules / 10 && recoveries > schedules / 200, "{counts:?}");
+        assert!(lies > schedules / 200 && found_out > schedules / 200, "{counts:?}");
+    }
 }
 
 /// Schedules from the seed that is asked for.

@@ -95,7 +95,10 @@ fn join_and_train(process: &Process, schedule: &Arc<Schedule>, node: usize) -> R
     schedule.agree_on_charter(process, node, &joiner.charter);
     let start = Remembered::default();
     let memory = postcard::to_stdvec(&start).unwrap();
-    let (mut members, memory) = joiner.enter(memory, vec![1.0; LENGTH], &[LENGTH], schedule.options)?;
+    let mut centre = vec![1.0; LENGTH];
+    // With the velocity of an outer optimizer.
+    centre.resize(schedule.method.centre.state_len(LENGTH), 0.0);
+    let (mut members, memory) = joiner.enter(memory, centre, &[LENGTH], schedule.options)?;
     let (view, member) = (members.remove(1), members.remove(0));
     let token = member.caller.client.token;
     let layout = Layout::new([("a", vec![17]), ("b", vec![LENGTH - 17])]).unwrap();
@@ -269,7 +272,7 @@ impl Worker<'_> {
     fn adopt(&mut self, memory: &[u8]) {
         self.remembered = postcard::from_bytes(memory).unwrap();
         if self.taken == 0 {
-            self.x = self.member.centre().to_vec();
+            self.x = self.member.centre()[..LENGTH].to_vec();
         }
         self.schedule.count_restore();
         self.note_state();
