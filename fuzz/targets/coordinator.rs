@@ -22,7 +22,7 @@ fuzz_target!(init: seeds(), |bytes: &[u8]| {
     };
     let mut records: Vec<Entry> = Vec::new();
     let mut coordinator = Coordinator::new(settings, 7, Vec::new(), &records);
-    let mut member = Member::new(1, "nowhere".into(), 1);
+    let mut member = Member::new(1, "nowhere".into(), 1, None);
     let mut now = Duration::ZERO;
     // The number of a connection is never used again.
     let mut open: [u64; SESSIONS as usize] = std::array::from_fn(|session| session as u64);
@@ -65,10 +65,14 @@ fuzz_target!(init: seeds(), |bytes: &[u8]| {
                 }
                 Input::Tick
             }
+            6 if session == 0 => Input::AskToStop,
+            6 => Input::Paused(Duration::from_millis(number * 100)),
             5 => {
                 let tag = (number, member.op, 0);
                 match session {
-                    0 | 1 => drop(member.call(Call::Gather, number)),
+                    0 => drop(member.call(Call::Gather, number)),
+                    1 if number % 2 == 0 => drop(member.call(Call::FinalBarrier, number)),
+                    1 => drop(member.call(Call::Finish, number)),
                     2 => drop(member.call(Call::Mix { plan: 1, centre: 0 }, number)),
                     3 => drop(member.done(tag, 5)),
                     4 => drop(member.failed(tag, 1, String::new())),
@@ -99,37 +103,52 @@ fuzz_target!(init: seeds(), |bytes: &[u8]| {
     }
 });
 
-/// An operation of two, a transfer of vectors, a joiner, and a death.
+/// An operation of two, a transfer of vectors, a joiner, and a death; and the end of a run.
 fn seeds() {
     let Some(folder) = std::env::var_os("SEEDS") else { return };
-    let mut bytes = vec![2u8];
-    let mut say = |session: u8, up: &ToCoordinator| {
+    let keep = |name: &str, bytes| std::fs::write(std::path::Path::new(&folder).join(name), bytes).unwrap();
+    let say = |bytes: &mut Vec<u8>, session: u8, up: &ToCoordinator| {
         bytes.extend([7, session]);
         bytes.extend(encode(up).unwrap());
     };
     let start = StateVersion { op: 0, digest: 5 };
+    let mut begun = vec![2u8];
     for session in 0..3u8 {
         let token = 100 + u64::from(session);
-        say(session, &ToCoordinator::Hello(Hello { version: VERSION, run: 0, token, worker: None, address: "a:1".into() }));
-        let proposal = Proposal { charter: vec![session + 1], trigger: None };
-        say(session, &ToCoordinator::Propose(proposal));
-        say(session, &ToCoordinator::Enter(start));
+        let hello = Hello { version: VERSION, run: 0, token, worker: None, address: "a:1".into() };
+        say(&mut begun, session, &ToCoordinator::Hello(hello));
+        let proposal = Proposal { charter: vec![session + 1], trigger: None, wait: Some(500) };
+        say(&mut begun, session, &ToCoordinator::Propose(proposal));
+        say(&mut begun, session, &ToCoordinator::Enter(start));
     }
     let arrive = |op, call| ToCoordinator::Arrive { op, call, steps: 4, known_epoch: 0 };
+    let done = |attempt| ToCoordinator::Done { attempt, digest: 6 };
     let mix = Call::Mix { plan: 5, centre: 0 };
+    let mut bytes = begun.clone();
     for (op, call) in [(0, Call::Gather), (1, mix)] {
-        (0..2).for_each(|session| say(session, &arrive(op, call)));
-        (0..2).for_each(|session| say(session, &ToCoordinator::Done { attempt: (1, op, 1), digest: 6 }));
+        (0..2).for_each(|session| say(&mut bytes, session, &arrive(op, call)));
+        (0..2).for_each(|session| say(&mut bytes, session, &done((1, op, 1))));
     }
     let stand = StateVersion { op: 2, digest: 7 };
-    (0..2).for_each(|session| say(session, &ToCoordinator::Holds(stand)));
-    say(2, &ToCoordinator::Enter(stand));
+    (0..2).for_each(|session| say(&mut bytes, session, &ToCoordinator::Holds(stand)));
+    say(&mut bytes, 2, &ToCoordinator::Enter(stand));
     for (op, call) in [(2, Call::Gather), (3, mix)] {
-        (0..3).for_each(|session| say(session, &arrive(op, call)));
-        (0..3).filter(|_| op == 2).for_each(|session| say(session, &ToCoordinator::Done { attempt: (2, op, 1), digest: 6 }));
+        (0..3).for_each(|session| say(&mut bytes, session, &arrive(op, call)));
+        (0..3).filter(|_| op == 2).for_each(|session| say(&mut bytes, session, &done((2, op, 1))));
     }
-    say(0, &ToCoordinator::Failed { attempt: (2, 3, 1), peer: 2, why: String::new() });
-    say(1, &ToCoordinator::Heartbeat { steps: 4, progress: 4, workers: 1 });
-    bytes.extend([1, 2, 0xf8, 0, 0xf8, 0, 2, 0]);
-    std::fs::write(std::path::Path::new(&folder).join("round"), bytes).unwrap();
+    let unreadable = ToCoordinator::Unreadable { attempt: (2, 3, 1), peer: 1, why: String::new() };
+    say(&mut bytes, 0, &ToCoordinator::Failed { attempt: (2, 3, 1), peer: 2, why: String::new() });
+    say(&mut bytes, 2, &unreadable);
+    say(&mut bytes, 1, &ToCoordinator::Heartbeat { steps: 4, progress: 4, workers: 1 });
+    bytes.extend([1, 2, 0xf8, 0, 6, 7, 6, 0, 0xf8, 0, 2, 0]);
+    keep("round", bytes);
+    let mut bytes = begun;
+    for (op, call) in [(0, Call::FinalBarrier), (1, Call::Finish)] {
+        (0..2).for_each(|session| say(&mut bytes, session, &arrive(op, call)));
+        (0..2).for_each(|session| say(&mut bytes, session, &done((1, op, 1))));
+    }
+    (0..2).for_each(|session| say(&mut bytes, session, &ToCoordinator::Report(b"{}".to_vec())));
+    say(&mut bytes, 2, &ToCoordinator::Enter(start));
+    (0..2).for_each(|session| say(&mut bytes, session, &ToCoordinator::Leave));
+    keep("end", bytes);
 }

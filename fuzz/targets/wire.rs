@@ -7,7 +7,7 @@ use grawa_comm::group::internals::all_gather::{HEADER, Header, Kind};
 use grawa_comm::group::internals::messages::{
     Call, End, Entry, Hello, Peer, Proposal, Record, StateVersion, ToCoordinator, ToMember, VERSION, decode, encode,
 };
-use grawa_comm::group::internals::{Greeting, all_gather, content, frame, whole_record};
+use grawa_comm::group::internals::{Greeting, all_gather, frame, journal, whole_record};
 use grawa_comm::{Lost, Why};
 use grawa_session::elastic::{self, Remembered};
 use grawa_session::event_codec::Report;
@@ -34,8 +34,8 @@ fuzz_target!(init: seeds(), |bytes: &[u8]| {
         assert!(body.len() <= bytes.len());
         let _ = decode::<ToCoordinator>(&body);
     }
-    let journal = content(bytes);
-    assert!(journal.good <= bytes.len() && journal.entries.len() <= bytes.len() / frame::HEADER);
+    let content = journal::content(bytes);
+    assert!(content.good <= bytes.len() && content.entries.len() <= bytes.len() / frame::HEADER);
     both_ways::<ToCoordinator>(bytes);
     both_ways::<ToMember>(bytes);
     both_ways::<Greeting>(bytes);
@@ -93,7 +93,7 @@ fn seeds() {
         Lost { worker: 1, why: Why::Disconnected },
         Lost { worker: 2, why: Why::Late { after: Duration::from_millis(2500) } },
     ];
-    let proposal = Proposal { charter: b"{}".to_vec(), trigger: Some(8) };
+    let proposal = Proposal { charter: b"{}".to_vec(), trigger: Some(8), wait: Some(500) };
     let mix = Call::Mix { plan: 5, centre: 1 };
     let ups = [
         ToCoordinator::Hello(Hello { version: VERSION, run: 7, token: 9, worker: Some(3), address: "10.0.0.1:4000".into() }),
@@ -108,6 +108,9 @@ fn seeds() {
         ToCoordinator::Report(b"{}".to_vec()),
         ToCoordinator::Leave,
         ToCoordinator::Propose(proposal.clone()),
+        ToCoordinator::Unreadable { attempt: (1, 2, 1), peer: 2, why: "short".into() },
+        ToCoordinator::Build { fingerprint: 5 },
+        ToCoordinator::Stop,
     ];
     let downs = [
         ToMember::Welcome { run: 7, worker: 1, known: true, heartbeat: 500, charter: Some(b"[data]".to_vec()), founders: 4 },
@@ -128,6 +131,9 @@ fn seeds() {
         ToMember::Ended { op: 1, end: End::Shrunk { lost: lost.clone() } },
         ToMember::Ended { op: 1, end: End::Commit { lost } },
         ToMember::Ended { op: 1, end: End::OutOfStep { calls: vec![(0, mix), (1, Call::Gather)] } },
+        ToMember::Stop,
+        ToMember::Over,
+        ToMember::Joined { workers: 3 },
     ];
     let (mut framed, mut numbers) = (Vec::new(), frame::Numbers::default());
     for (number, up) in ups.iter().enumerate() {
@@ -145,16 +151,20 @@ fn seeds() {
     keep("head", head.encode().into());
     let part = Header { kind: Kind::Message, attempt: (1, 2, 1), start: 0, len: 5 };
     keep("word", [&part.encode()[..], b"hello"].concat());
+    // A journal in its old form, and in the present one.
     let (mut log, mut numbers) = (Vec::new(), frame::Numbers::default());
+    let mut entries = journal::MAGIC.to_vec();
     for op in 0..3 {
         let record = Record { run: 7, epoch: op, version: StateVersion { op, ..stand }, members: 3, tokens: vec![op] };
         keep("record", encode(&record).unwrap());
         frame::write(&mut log, &mut numbers, &encode(&record).unwrap()).unwrap();
+        journal::write(&mut entries, op as u32, &Entry::Committed(record).encode().unwrap());
     }
     let adopted = Entry::Adopted { run: 7, proposal }.encode().unwrap();
     frame::write(&mut log, &mut numbers, &adopted).unwrap();
     keep("adopted", adopted);
     keep("log", log);
+    keep("entries", entries);
     for (number, bytes) in sent_by_workers().into_iter().enumerate() {
         keep(&format!("said-{number}"), bytes);
     }

@@ -2,7 +2,7 @@
 
 use crate::coordinate::SecurityArguments;
 use crate::failure::Failure;
-use crate::output::{print, warn_of_skipped};
+use crate::output::{print, warn};
 use crate::stop::on_signal;
 use crate::train::succeeded;
 use crate::workers::Workers;
@@ -111,7 +111,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let recipe = Recipe::resolve(&overrides)?;
     // The folder is held until the end.
     let room = arguments.out.as_deref().map(|out| make_room(out, &recipe, joiner.run())).transpose()?;
-    room.iter().for_each(|(_hold, damaged)| warn_of_skipped(damaged));
+    for why in room.iter().flat_map(|(_hold, damaged)| damaged) {
+        warn(&format!("a newer checkpoint cannot be used: {why}"));
+    }
     let data = crate::train::load(&recipe)?;
     print(&match joiner.workers {
         1 => format!("taking part as worker {}", joiner.worker),

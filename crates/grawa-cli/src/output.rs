@@ -1,6 +1,5 @@
 //! Standard output and standard error, which may be closed pipes.
 
-use std::fmt::Display;
 use std::io::{ErrorKind, Write};
 
 /// Prints a line. A reader that closed its end, as `head` does, is no error: the work continues.
@@ -17,11 +16,4 @@ pub(crate) fn print(text: &str) {
 /// Prints a line to standard error. Failing to do so is no error.
 pub(crate) fn warn(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
-}
-
-/// Prints why newer checkpoints were not used.
-pub(crate) fn warn_of_skipped(reasons: &[impl Display]) {
-    for why in reasons {
-        warn(&format!("a newer checkpoint cannot be used: {why}"));
-    }
 }

@@ -352,7 +352,7 @@ mod states {
     use crate::checkpoint::GROUP;
     use crate::snapshot::GroupCheckpoint;
     use grawa_comm::group::StateVersion;
-    use grawa_comm::group::internals::{content, messages};
+    use grawa_comm::group::internals::{journal::content, messages};
 
     /// Reads the coordinator's log, and checks it: records that are whole, of one run; epochs never fall, and operations only
     /// in a later epoch, where the run went back.

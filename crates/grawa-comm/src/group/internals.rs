@@ -1,10 +1,13 @@
 //! Internals for fuzz targets and for tests of other crates. They are not part of the API.
 
-pub use super::coordinator::journal::{Content, content};
 pub use super::coordinator::{Action, Coordinator, Input};
 pub use super::member::peer_listener::Greeting;
 pub use super::member::{Member, MemberAction};
 pub use super::wire::connection::whole_record;
+
+pub mod journal {
+    pub use super::super::coordinator::journal::{Content, MAGIC, content, write};
+}
 
 pub mod messages {
     pub use super::super::messages::*;

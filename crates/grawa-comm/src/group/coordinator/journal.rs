@@ -22,7 +22,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 /// The first bytes of a journal.
-pub(crate) const MAGIC: &[u8; 16] = b"grawa journal 2\n";
+pub const MAGIC: &[u8; 16] = b"grawa journal 2\n";
 /// The bytes before the body of an entry.
 const HEADER: usize = 16;
 /// The longest entry: a charter. The tokens of thousands of members take less.
@@ -155,7 +155,8 @@ fn header(number: u32, body: &[u8]) -> [u8; HEADER] {
     header
 }
 
-pub(crate) fn write(to: &mut Vec<u8>, number: u32, body: &[u8]) {
+/// Appends an entry.
+pub fn write(to: &mut Vec<u8>, number: u32, body: &[u8]) {
     to.extend_from_slice(&header(number, body));
     to.extend_from_slice(body);
 }
