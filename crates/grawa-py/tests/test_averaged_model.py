@@ -237,6 +237,21 @@ def test_averaged_statistics_stay_until_the_next_average(tmp_path: Path) -> None
         assert "were not averaged yet" in found[0][2][0]
 
 
+def test_a_test_in_eval_mode_does_not_end_training() -> None:
+    """A frozen part stays in eval mode, and the rest trains on with dropout and batch norm."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3), torch.nn.Dropout(), torch.nn.BatchNorm1d(3))
+    model[3].eval()
+    with grawa.join(model, torch.optim.SGD(model.parameters(), lr=0.1), "mean", budget="10step") as run:
+        run.loader(Noisy(), batch_size=8)
+        with run.averaged() as evaluated:
+            evaluated.eval()
+        assert [module.training for module in model.modules()] == [True, True, True, True, False]
+        with pytest.raises(ZeroDivisionError), run.averaged() as evaluated:
+            evaluated.eval()
+            1 / 0  # noqa: B018
+        assert [module.training for module in model.modules()] == [True, True, True, True, False]
+
+
 def test_all_workers_evaluate_the_same_buffers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TESTS", str(Path(__file__).parent))
     output = launch(tmp_path, BATCH_NORM, workers=2, options=PATIENT)

@@ -151,8 +151,9 @@ pub struct ElasticState {
     /// It has published its state, and before which operation.
     pub(crate) has_published: bool,
     pub(crate) published_at: u64,
-    /// That state, as others take it.
+    /// That state, as others take it, and the centre that belongs to it.
     pub(crate) published: Vec<u8>,
+    pub(crate) published_centre: Arc<Vec<f32>>,
     /// Processes that write checkpoints.
     pub(crate) keepers: Vec<u32>,
     /// It has just taken the state of the others, and takes part in the next round without a step.
@@ -232,7 +233,7 @@ impl Process {
         let remembered = encode(&self.remembered(elastic))?;
         if let Membership::Elastic(all, elastic) = &mut self.membership {
             all.publish(&remembered)?;
-            elastic.published = remembered;
+            (elastic.published, elastic.published_centre) = (remembered, all.newest_centre()?);
         }
         Ok(())
     }
@@ -336,6 +337,7 @@ impl Process {
             has_published: true,
             published_at,
             published: bytes.to_vec(),
+            published_centre: Arc::clone(&centre),
             at_once: true,
             deals_batches: elastic.deals_batches,
             ..ElasticState::default()

@@ -37,7 +37,7 @@ pub struct RoundMessage {
     /// Its local steps in all.
     pub taken: u64,
     pub scores: Vec<f64>,
-    /// The learning rate of its last step.
+    /// The learning rate of its last step that had one above 0.
     pub rate: f64,
     /// A digest of its vector, if steps have changed it; 0 where that is not known.
     pub digest: u64,

@@ -20,7 +20,7 @@ use crate::{Error, Leases, OwnReports, Pace, Pacing, Settings, Stop};
 #[cfg(feature = "group")]
 use grawa_comm::group::{Joiner, TransferOptions};
 use grawa_comm::{Error as CommError, Transport};
-use grawa_core::{Evaluate, Key, Layout, Progress, Prox, Schedule, Sgd};
+use grawa_core::{Evaluate, Key, Layout, Progress, Prox, Pull, Schedule, Sgd};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -518,9 +518,9 @@ impl Session {
         let now = (self.process.common.clock)();
         let spent = now.saturating_sub(self.given_at);
         let worker = &mut self.process.workers[0];
-        worker.count();
+        worker.count(rate);
         worker.spend(spent, (0.0, 0.0));
-        (worker.rate, worker.done_at) = (rate, now);
+        worker.done_at = now;
         self.unmeasured += 1;
         if let Some(beat) = &self.shared.lock().heartbeat {
             beat();
@@ -562,8 +562,7 @@ impl Session {
         expect("the parameters", parameters.len(), self.settings.layout.len())?;
         let wanted = if self.settings.scores_batches() { self.settings.layout.spans().len() } else { 0 };
         expect("the scores", scores.len(), wanted)?;
-        // A schedule may begin or end at 0. Without any rate the training of the cycle would be undone.
-        if self.settings.method.goes_by_rate() && !self.has_rate && self.process.workers[0].in_cycle > 0 {
+        if self.has_no_rate(parameters) {
             return Err(Error::NoRate { method: self.settings.method.to_string() });
         }
         // All of them: a loop that may end early is not vectorized.
@@ -679,9 +678,14 @@ impl Session {
 
     /// What an elastic group needs to continue if all of its workers are lost, see [`Session::join_from`]. `None` in other groups.
     pub fn checkpoint(&self) -> Result<Option<Vec<u8>>, Error> {
-        let Membership::Elastic(all, _) = &self.process.membership else { return Ok(None) };
+        let Membership::Elastic(all, elastic) = &self.process.membership else { return Ok(None) };
         let Some(held) = self.process.held(true)? else { return Ok(None) };
-        Ok(Some(crate::round_message::encode(&(held, &*all.newest_centre()?))?))
+        // Between a round and the evaluation after it the centre is newer than the state that others can take.
+        let centre = match elastic.published.is_empty() {
+            true => all.newest_centre()?,
+            false => Arc::clone(&elastic.published_centre),
+        };
+        Ok(Some(crate::round_message::encode(&(held, &*centre))?))
     }
 
     /// Reports the end of the run. All workers must call it when [`Due::End`] is due.
@@ -704,6 +708,16 @@ impl Session {
     fn check_norms(&self, norms: &[f64]) -> Result<(), Error> {
         let wanted = if self.wants_norms() { self.settings.layout.spans().len() } else { 0 };
         expect("the norms of the gradient", norms.len(), wanted)
+    }
+
+    /// Whether the method goes by the learning rate and would undo the training of this cycle, since none of its steps had one. A schedule may
+    /// begin or end at 0: then the steps have moved nothing, which shows where each cycle begins at the centre.
+    fn has_no_rate(&self, parameters: &[f32]) -> bool {
+        let (method, worker) = (&self.settings.method, &self.process.workers[0]);
+        if !method.goes_by_rate() || worker.in_cycle == 0 || worker.rate > 0.0 {
+            return false;
+        }
+        !self.has_rate || (method.pull == Pull::Fixed(1.0) && *self.centre() != *parameters)
     }
 
     fn expect_due(&self, call: &'static str, expected: Due) -> Result<(), Error> {

@@ -709,3 +709,89 @@ fn a_method_that_goes_by_the_rate_needs_one() {
     }
     session.round(&[], &mut x).unwrap();
 }
+
+/// A schedule may end inside a cycle: the steps before are not undone. Steps that train without a rate would be.
+#[test]
+fn a_rate_of_zero_undoes_nothing() {
+    let method = "slowmo:period=2,momentum=0.5";
+    let settings = Settings { workers: 1, evaluate: None, ..settings(method, "400step") };
+    // A cycle of two steps of this kind after one at 0.1; how far all go from 1.
+    let found = [([0.1, 0.0], true), ([0.0, 0.1], true), ([0.0, 0.0], false), ([0.0, 0.0], true)].map(
+        |(rates, trains)| {
+            let mut x = vec![1.0; 45];
+            let mut session = Session::alone(&settings, &mut x).unwrap();
+            for (rates, trains) in [([0.1, 0.1], true), (rates, trains)] {
+                for rate in rates {
+                    x.iter_mut().filter(|_| trains).for_each(|x| *x -= 0.25);
+                    session.step(LocalStep::new(1.0, rate)).unwrap();
+                }
+                session.round(&[], &mut x).map_err(|error| error.to_string())?;
+            }
+            Ok::<_, String>(1.0 - x[0])
+        },
+    );
+    // v ← Δ/γ + v/2 and x ← x − γ·v: 0.5, then 0.5 + 0.25 more.
+    for (at, expected) in [1.25, 1.25, 0.5].into_iter().enumerate() {
+        assert!((found[at].clone().unwrap() - expected).abs() < 1e-5, "{found:?}");
+    }
+    assert!(found[3].clone().unwrap_err().contains("goes by the learning rate"), "{found:?}");
+}
+
+/// Without training nothing changes, however differences are sent: the first centre is the model itself.
+#[test]
+fn differences_do_not_round_the_model_that_all_start_from() {
+    for method in ["mean:period=4,pull=1", "easgd:period=4", "diloco:period=4", "lgrawa:period=4"] {
+        let settings = Settings { wire: grawa_session::Format::Bf16, ..settings(method, "16step") };
+        let (_server, address) = coordinator(&settings);
+        let own: Vec<f32> = (0..45).map(|at| 1.0 + 0.001_234_5 * at as f32).collect();
+        let found = all(
+            |_| {
+                let mut x = own.clone();
+                let mut session = Session::join(joiner(&address), &settings, &mut x).unwrap();
+                loop {
+                    match session.due() {
+                        Due::Step => {
+                            let norms = vec![1.0; if session.wants_norms() { 2 } else { 0 }];
+                            session.step(LocalStep { norms: &norms, ..LocalStep::new(1.0, 0.1) }).unwrap();
+                        }
+                        Due::Round => {
+                            let scores = vec![1.0; if session.score_batch().is_some() { 2 } else { 0 }];
+                            session.round(&scores, &mut x).unwrap();
+                        }
+                        Due::Evaluate => assert_eq!(session.evaluated_model(&x).unwrap().unwrap(), own),
+                        Due::End => break,
+                    }
+                }
+                session.finish().unwrap();
+                x
+            },
+            WORKERS,
+        );
+        assert!(found.iter().all(|x| *x == own), "{method}: {found:?}");
+    }
+}
+
+/// Between a round and the evaluation after it the state that others can take is that before the round, and so is its centre.
+#[test]
+fn a_checkpoint_is_one_state() {
+    let settings = Settings { workers: 1, ..settings("mean:period=4,pull=1", "16step") };
+    let (_server, address) = coordinator(&settings);
+    let mut replica = replica(1.0);
+    let mut session = Session::join(joiner(&address), &settings, replica.parameters()).unwrap();
+    let (mut before, mut compared) = (None, 0);
+    while session.due() != Due::End {
+        match session.due() {
+            Due::Step => {
+                before = session.checkpoint().unwrap();
+                local_step(&mut session, &mut replica).unwrap();
+            }
+            Due::Round => drop(round(&mut session, &mut replica).unwrap()),
+            _ => {
+                assert_eq!(session.checkpoint().unwrap(), before);
+                compared += 1;
+                session.evaluated_model(replica.parameters()).unwrap();
+            }
+        }
+    }
+    assert_eq!(compared, 2);
+}

@@ -338,7 +338,7 @@ class Run:
         the model that the method evaluates (each ``evaluate``, by default the end of each epoch, and the end of the run) this one, which is
         the mean of the workers or the centre; else the centre of the last round. Nothing is sent, so one worker may call it by itself.
         Batch norm is recalibrated on the batches of ``calibrate``, or on ``batches`` of the loader's data (one pass at most), the same on
-        all workers. Afterwards all is as before, the random state too."""
+        all workers. Afterwards all is as before: parameters, buffers, each module's `training`, and the random state."""
         self._look_for_steps(self._evaluations)
         self._evaluations += self._session is not None
         with self._with_evaluated(calibrate, batches) as model:
@@ -348,6 +348,7 @@ class Run:
     def _with_evaluated(self, calibrate: Iterable[Any] | None = None, batches: int = 50) -> Iterator[torch.nn.Module]:
         parameters = self._shared.copies()
         kept = [(buffer, buffer.detach().clone()) for buffer in self.model.buffers()]
+        modes = [(module, module.training) for module in self.model.modules()]
         try:
             evaluated = self._evaluated_model()
             if evaluated is not None:
@@ -359,6 +360,9 @@ class Run:
             with torch.no_grad():
                 for buffer, copy in kept:
                     buffer.copy_(copy)
+            # A test that calls `model.eval()` must not let the next epoch train without dropout.
+            for module, training in modes:
+                module.training = training
 
     def _evaluated_model(self) -> torch.Tensor | None:
         if self._session is None or self._session.is_alone:
@@ -482,7 +486,9 @@ class Run:
             self._apply_prox(session.prox)
         self._steps.append((loss, self._norms))
         self._norms = None
-        due = session.step_unmeasured(float(self.optimizer.param_groups[0]["lr"]))
+        # Some groups may be frozen, and some optimizers choose their rates themselves.
+        rates = [group.get("lr") for group in self.optimizer.param_groups]
+        due = session.step_unmeasured(max((float(rate) for rate in rates if rate is not None), default=0.0))
         if due != "step" or len(self._steps) >= MOST_STEPS:
             self._hand_over_steps()
         self._advance(due)

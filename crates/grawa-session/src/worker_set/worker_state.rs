@@ -129,7 +129,7 @@ pub struct WorkerState {
     pub(crate) past: Past,
     /// The norms of its last gradient, or of its score batch.
     pub(crate) norms: Vec<f64>,
-    /// The learning rate of its last step.
+    /// The learning rate of its last step in this cycle that had one above 0; 0 if none had.
     pub(crate) rate: f64,
     /// A digest of its vector, if steps have changed it; 0 where nobody looks.
     pub(crate) digest: u64,
@@ -174,8 +174,7 @@ impl WorkerState {
         if cycle.norms {
             self.norms.copy_from_slice(step.norms);
         }
-        self.rate = step.rate;
-        self.count();
+        self.count(step.rate);
         self.measure(step.loss);
         self.note(step.finite, &cycle.common, &cycle.at);
     }
@@ -185,8 +184,12 @@ impl WorkerState {
         (self.full, self.done_at) = (full, cycle.now());
     }
 
-    /// Counts a step. Its loss may come later.
-    pub(crate) fn count(&mut self) {
+    /// Counts a step of this learning rate. Its loss may come later.
+    pub(crate) fn count(&mut self, rate: f64) {
+        // A schedule may end inside a cycle. A round that goes by the rate would undo the steps before, if it took that of the last one.
+        if self.in_cycle == 0 || rate > 0.0 {
+            self.rate = rate;
+        }
         self.taken += 1;
         self.in_cycle += 1;
         self.tally.steps += 1;

@@ -19,6 +19,18 @@ use std::sync::atomic::Ordering;
 /// Milliseconds that a member waits at the end of a run for a coordinator that is out of reach.
 const FINISH_MS: u64 = 30_000;
 
+/// Whether differences may be to this centre. Workers that bring parameters of their own begin with a centre of zeros, and a difference to
+/// that would be the parameters themselves, rounded. All members hold the same centre, so all decide alike. Where there is none of this
+/// length vectors are sent as they are, too.
+fn is_base(committed: &[f32]) -> bool {
+    committed.iter().any(|&x| x != 0.0)
+}
+
+/// What a vector takes when it is sent, as differences in `bf16` or as it is.
+fn bytes_of(len: usize, as_differences: bool) -> u64 {
+    len as u64 * if as_differences { 2 } else { 4 }
+}
+
 impl Caller {
     /// The centre that an operation begins with. Only the first centre is part of the committed state. What this member has kept of another
     /// one, a member that joined or returned has not: operations on the others begin with the committed centre, too.
@@ -51,9 +63,8 @@ impl Caller {
             }
             Ok(centre_part(plan, layout, shard.start, summands, to)?)
         };
-        // Without a committed centre of this length vectors are sent as they are.
-        let base = known.filter(|_| self.options.bf16);
-        let bytes = mine.len() as u64 * if base.is_some() { 2 } else { 4 };
+        let base = known.filter(|known| self.options.bf16 && is_base(known));
+        let bytes = bytes_of(mine.len(), base.is_some());
         let mut result = Arc::try_unwrap(std::mem::take(&mut self.retired)).unwrap_or_default();
         let ended = self.run_operation(call, |links, peers| {
             result.resize(mine.len(), 0.0);
@@ -107,6 +118,9 @@ impl SocketMember {
 
     /// Starts the transfer that makes the next centre. Its result is taken at the next operation.
     fn start_overlap(&mut self, plan: &Plan, layout: &Layout, mine: &[f32]) -> std::io::Result<Outcome> {
+        let before = self.caller.centre_before();
+        let as_differences = self.caller.options.bf16 && before.get(..mine.len()).is_some_and(is_base);
+        let bytes = bytes_of(mine.len(), as_differences);
         let mut copy = std::mem::take(&mut self.send_buffer);
         copy.clear();
         copy.extend_from_slice(mine);
@@ -134,8 +148,7 @@ impl SocketMember {
         environment.spawn("overlap", work)?;
         *lock(&self.caller.client.overlap) = Some(Arc::clone(&overlap));
         self.overlap = Some(overlap);
-        let (members, bytes) = (self.caller.members.clone(), size_of_val(mine) as u64);
-        Ok(Outcome { members, bytes, ..Outcome::default() })
+        Ok(Outcome { members: self.caller.members.clone(), bytes, ..Outcome::default() })
     }
 }
 
