@@ -66,7 +66,7 @@ impl Process {
             self.workers.iter().map(|worker| (worker.index, worker.step_key(common.seed))).collect();
         let gradients = self.set.gradients(&keys, common.method.radius.map(|radius| radius as f32));
         self.take(gradients, |worker, (loss, norms)| {
-            worker.count();
+            worker.count(0.0);
             worker.measure(loss);
             (worker.norms, worker.full) = (norms, true);
         })?;
