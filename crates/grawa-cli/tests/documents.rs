@@ -1,8 +1,9 @@
 //! The documentation names what exists: pages are reached, links and headings are there, files that are named are in the tree,
-//! and lines are not too wide.
+//! and lines are not too wide. Means and intervals of results are those of the errors beside them.
 
 #![allow(clippy::unwrap_used)]
 
+use grawa_lab::statistics::{CONFIDENCE, deviation, interval, mean};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -191,4 +192,76 @@ fn lines_are_not_too_wide() {
         wide.extend(found.map(|(number, _)| format!("{}:{}", path.display(), number + 1)));
     }
     assert!(wide.is_empty(), "more than {WIDTH} characters: {}", wide.join(", "));
+}
+
+/// The numbers of a cell; its minus is that of typography.
+fn numbers(cell: &str) -> Vec<f64> {
+    let plain = cell.replace('−', "-");
+    let parts = plain.split(|it: char| !it.is_ascii_digit() && !".+-".contains(it));
+    parts.filter_map(|part| part.parse().ok()).collect()
+}
+
+/// The tables of a page that have a figure of each seed in the second column, as rows of cells.
+fn tables_of_seeds(page: &str) -> Vec<Vec<Vec<&str>>> {
+    page.split("\n\n")
+        .map(|table| {
+            let rows = table.lines().filter(|line| line.starts_with('|')).skip(2);
+            let cells = rows.map(|row| row.trim_matches('|').split('|').map(str::trim).collect::<Vec<_>>());
+            cells.filter(|cells| cells[1].contains(" / ")).collect::<Vec<_>>()
+        })
+        .filter(|rows| !rows.is_empty())
+        .collect()
+}
+
+/// Means, deviations and differences of the runs with ResNet-20 follow from the errors beside them, and the figure of the
+/// README from all pairs.
+#[test]
+fn the_figures_follow_from_the_errors() {
+    let read = |name: &str| fs::read_to_string(root().join(name)).unwrap();
+    let [page, unlike] = ["cifar10-resnet20", "unlike-data"].map(|it| read(&format!("docs/results/{it}.md")));
+    // Printed with two places.
+    let expect = |row: &[&str], cell: &str, found: &[f64]| {
+        let is_right =
+            numbers(cell).iter().zip(found).all(|(printed, found)| (printed - found).abs() < 0.005_01);
+        assert!(is_right && numbers(cell).len() == found.len(), "{row:?} has {cell}; computed: {found:?}");
+    };
+    let (mut of_tables, mut pairs) = (Vec::new(), Vec::new());
+    for table in [tables_of_seeds(&page), tables_of_seeds(&unlike)].concat() {
+        if table[0].len() == 3 {
+            for row in &table {
+                expect(row, row[2], &[mean(&numbers(row[1]))]);
+                pairs.extend(numbers(row[1]));
+            }
+            continue;
+        }
+        let errors: BTreeMap<&str, Vec<f64>> = table.iter().map(|row| (row[0], numbers(row[1]))).collect();
+        let minus_mean = |name| -> Vec<f64> {
+            errors[name].iter().zip(&errors["`mean`"]).map(|(error, mean)| error - mean).collect()
+        };
+        for row in &table {
+            let errors = &errors[row[0]];
+            expect(row, row[2], &[mean(errors), deviation(errors).unwrap()]);
+            if row[0] != "`mean`" {
+                let found = interval(&minus_mean(row[0]), CONFIDENCE).unwrap();
+                expect(row, row[3], &[found.mean, found.mean - found.half, found.mean + found.half]);
+            }
+        }
+        of_tables.push(minus_mean("`lgrawa`"));
+    }
+    // The paper's setting, and data alike at two commits; not different classes and wrong labels.
+    assert_eq!(of_tables.len(), 5, "a table was added or removed");
+    let differences = [&of_tables[0][..], &of_tables[3], &of_tables[4]].concat();
+    assert_eq!(differences.len(), pairs.len());
+    assert!(differences.iter().zip(&pairs).all(|(a, b)| (a - b).abs() < 1e-9), "{differences:?}, {pairs:?}");
+    let found = interval(&pairs, CONFIDENCE).unwrap();
+    let [middle, low, high] = [found.mean, found.mean - found.half, found.mean + found.half]
+        .map(|it| format!("{it:+.2}").replace('-', "−"));
+    let words = |page: &str| page.split_whitespace().collect::<Vec<_>>().join(" ");
+    let count = pairs.len();
+    let in_readme =
+        format!("LGRAWA is at {middle} points, 95 % interval [{low}, {high}], in [{count} pairs of runs]");
+    assert!(words(&read("README.md")).contains(&in_readme), "README.md: {in_readme}");
+    let in_page =
+        format!("**{middle} on average, 95 % interval [{low}, {high}]** ({count} pairs, standard deviation ");
+    assert!(words(&page).contains(&in_page), "cifar10-resnet20.md: {in_page}");
 }

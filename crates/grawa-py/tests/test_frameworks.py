@@ -11,6 +11,9 @@ from group import PATIENT, launch, said
 
 torch = pytest.importorskip("torch")
 
+# What the trainer knows is no option.
+REFUSED = ("model", "optimizer", "budget", "evaluate", "batch", "examples")
+
 DATA = """
 import json, torch, torch.nn.functional as F
 class Data(torch.utils.data.Dataset):
@@ -121,14 +124,16 @@ def test_lightning_refuses(tmp_path: Path) -> None:
     callback.loader(data, 2)
     with pytest.raises(RuntimeError, match="callback.loader"):
         fit(callback, torch.utils.data.DataLoader(data), max_steps=4)
-    with pytest.raises(TypeError, match="budget is not an option"):
-        Callback(budget="3step")
+    for option in REFUSED:
+        with pytest.raises(TypeError, match=f"{option} is not an option here: it follows from"):
+            Callback(**{option: None})
 
 
 def test_hugging_face_refuses(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
-    from grawa.hugging_face import Trainer
+    from grawa.hugging_face import Callback, Trainer
+    from grawa.step_loader import StepLoader
 
     def train(**options: object) -> None:
         args = transformers.TrainingArguments(str(tmp_path), report_to="none", use_cpu=True, **options)
@@ -136,3 +141,7 @@ def test_hugging_face_refuses(tmp_path: Path) -> None:
 
     with pytest.raises(RuntimeError, match="max_steps"):
         train(num_train_epochs=1)
+    for option in REFUSED:
+        for refused in (lambda given: Trainer(model=torch.nn.Linear(2, 1), grawa=given), lambda given: Callback(StepLoader([], 1), **given)):
+            with pytest.raises(TypeError, match=f"{option} is not an option here: it follows from"):
+                refused({option: None})

@@ -19,10 +19,20 @@ from .step_loader import StepLoader
 from .torch_run import Run, join
 
 
+def _refuse(options: dict[str, Any]) -> None:
+    for name in ("model", "optimizer", "budget", "evaluate", "batch", "examples"):
+        if name in options:
+            raise TypeError(
+                f"{name} is not an option here: it follows from the trainer's model and train_dataset, and from "
+                "TrainingArguments(max_steps, eval_steps, per_device_train_batch_size)"
+            )
+
+
 class Callback(TrainerCallback):
     """Joins the run when training begins, and ends training with it. ``InRun`` adds it to its trainer."""
 
     def __init__(self, loader: StepLoader, method: str = "mean", **options: Any) -> None:
+        _refuse(options)
         self._loader, self._method, self._options = loader, method, options
         self.run: Run | None = None
 
@@ -48,12 +58,14 @@ class Callback(TrainerCallback):
 
 class InRun:
     """To be inherited before a ``Trainer``, also one of your own: each worker reads its own shard, evaluation sees the averaged model, and
-    ``save_averaged`` writes it. ``grawa`` has the arguments of ``grawa.join``, without model and optimizer.
+    ``save_averaged`` writes it. ``grawa`` has the arguments of ``grawa.join``, without those that the trainer knows: model, optimizer,
+    budget, evaluate, batch and examples.
 
     The trainer counts this worker's steps: the budget is ``max_steps``, and the averaged model is made every ``eval_steps``, which should
     be a multiple of the method's period. To the trainer the whole run is one epoch."""
 
     def __init__(self, *arguments: Any, grawa: dict[str, Any] | None = None, **named: Any) -> None:
+        _refuse(grawa or {})
         super().__init__(*arguments, **named)
         self._grawa = dict(grawa or {})
         self._callback: Callback | None = None

@@ -1,8 +1,8 @@
 """A Lightning module in a run.
 
-    grawa = Callback(method="mean:period=32,pull=1,prox=0")
-    trainer = Trainer(max_steps=3200, val_check_interval=320, devices=1, callbacks=[grawa])
-    trainer.fit(module, grawa.loader(dataset, batch_size=128, num_workers=4), DataLoader(test, 256))
+    callback = Callback(method="mean:period=32,pull=1,prox=0")
+    trainer = Trainer(max_steps=3200, val_check_interval=320, devices=1, callbacks=[callback])
+    trainer.fit(module, callback.loader(dataset, batch_size=128, num_workers=4), DataLoader(test, 256))
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ from .torch_run import Run, join
 
 class Callback(pl.Callback):
     """Joins the run when training starts, with the module and its first optimizer. Validation sees the averaged model. The arguments are
-    those of ``grawa.join``, without model and optimizer.
+    those of ``grawa.join``, without those that the trainer knows: model, optimizer, budget, evaluate, batch and examples.
 
     Lightning counts this worker's steps: the budget is ``Trainer(max_steps=...)``, and the averaged model is made every
     ``val_check_interval`` batches, which should be a multiple of the method's period. To Lightning the whole run is one epoch."""
 
     def __init__(self, method: str = "mean", **options: Any) -> None:
-        for name in ("budget", "evaluate", "batch", "examples"):
+        for name in ("model", "optimizer", "budget", "evaluate", "batch", "examples"):
             if name in options:
-                raise TypeError(f"{name} is not an option here: it follows from Trainer(max_steps, val_check_interval) and callback.loader")
+                raise TypeError(
+                    f"{name} is not an option here: it follows from the module, Trainer(max_steps, val_check_interval) and callback.loader"
+                )
         self._method, self._options = method, options
         self._loader: StepLoader | None = None
         self._state: dict[str, Any] | None = None
