@@ -154,3 +154,40 @@ def test_alone(tmp_path: Path) -> None:
     assert "this worker trains alone" in output.stderr
     found = json.loads(output.stdout.split("found")[1])
     assert found["steps"] == 128 and found["errors"][-1] < 0.05
+
+
+EPOCHS = """
+import json, os, time
+import torch, torch.nn.functional as F, grawa
+torch.set_num_threads(1)
+process = int(os.environ["GRAWA_LOCAL_RANK"])
+torch.manual_seed(process)
+data = torch.utils.data.TensorDataset(torch.randn(600, 20), torch.randint(2, (600,)))
+model = torch.nn.Linear(20, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+passes, steps = [], 0
+with grawa.join(model, optimizer, "mean:period=5") as run:
+    for epoch in run.epochs(10):
+        stalls = False
+        for x, y in run.loader(data, batch_size=10):
+            F.cross_entropy(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+            steps += 1
+            time.sleep(0.02)
+            if process == 2 and steps == 13:
+                stalls = True
+                time.sleep(5)
+        passes.append((epoch, run.progress.epochs, stalls))
+print("found", json.dumps([process, passes]), flush=True)
+"""
+
+
+def test_epochs_of_a_worker_that_missed_the_end_of_one(tmp_path: Path) -> None:
+    """Its pass ends when it is back, and the next one has the number that the others have."""
+    output = launch(tmp_path, EPOCHS, workers=3)
+    assert output.returncode == 0, output.stdout + output.stderr
+    found = dict(json.loads(text) for text in said(output, "found"))
+    assert any(end > epoch + 2 for epoch, end, stalls in found[2] if stalls), found
+    for passes in found.values():
+        assert len(passes) > 1
+        for epoch, end, stalls in passes:
+            assert stalls or abs(end - epoch - 1) < 0.6, found

@@ -218,7 +218,7 @@ class Run:
             )
         if self._has_yielded_early and self.progress.epochs >= 1:
             warnings.warn(
-                f"the run continues in epoch {int(self.progress.epochs)}, and run.epochs has called it 0, since the run had not begun: call "
+                f"the run continues in epoch {self._epoch()}, and run.epochs has called it 0, since the run had not begun: call "
                 "run.loader(...) before run.epochs(...)",
                 stacklevel=3,
             )
@@ -289,13 +289,17 @@ class Run:
             self.start()
         while not self.is_over:
             self._has_yielded_early |= self._session is None
-            yield int(self.progress.epochs)
+            yield self._epoch()
             self._has_looped = True
+
+    def _epoch(self) -> int:
+        # A quotient may lie a rounding below a whole number.
+        return int(self.progress.epochs + 1e-9)
 
     def begin_epoch(self) -> None:
         """A pass of a loader begins."""
         self.is_epoch_over = False
-        self._first_epoch = int(self.progress.epochs)
+        self._first_epoch = self._epoch()
 
     def loader(self, dataset: Any, batch_size: int = 1, *, accumulate: int = 1, **options: Any) -> Loader:
         """Batches of a data set, for one epoch at a time. All workers together read every example once in an epoch; when workers join or
@@ -587,7 +591,8 @@ class Run:
         if self.session.was_replaced:
             for parameter in self._shared.parameters:
                 self.optimizer.state.pop(parameter, None)
-        if self._evaluate != "1epoch" and int(self.progress.epochs) > self._first_epoch:
+        # By default all end an epoch with its evaluation, which a worker has missed that takes the others' state in a later one.
+        if (self._evaluate != "1epoch" or self.session.was_replaced) and self._epoch() > self._first_epoch:
             self.is_epoch_over = True
         if is_held:
             for callback in self._callbacks:
