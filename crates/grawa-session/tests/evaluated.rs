@@ -685,7 +685,9 @@ fn every_evaluated_and_saved_model_is_that_of_the_members() {
         "dppf",
         "qsr:qsr=0.1",
     ];
+    // Every pair of choices for all methods; every triple for these, and with GRAWA_ALL=1 for all.
     let in_all = ["easgd", "lgrawa", "mean:pull=0.5", "mean:pull=0.5,evaluate=centre", "diloco"];
+    let all = std::env::var_os("GRAWA_ALL").is_some();
     let mut cases = Vec::new();
     for name in methods {
         let method = format!("{name}{}period={PERIOD}", if name.contains(':') { "," } else { ":" });
@@ -702,7 +704,7 @@ fn every_evaluated_and_saved_model_is_that_of_the_members() {
             (false, false, Pace::Free),
             (true, true, Pace::Free),
         ];
-        let kinds = pairs.into_iter().chain(others.into_iter().filter(|_| in_all.contains(&name)));
+        let kinds = pairs.into_iter().chain(others.into_iter().filter(|_| all || in_all.contains(&name)));
         for (at, (bf16, overlap, pace)) in kinds.enumerate() {
             let policy = [BatchNorm::Average, BatchNorm::Recalibrate, BatchNorm::Keep][at % 3];
             let overlap = overlap && method.overlap_objection().is_none();
