@@ -6,13 +6,18 @@
 use super::{Device, OptimizerKind, Recipe};
 use crate::engine::network_shape;
 use crate::human_format::{bytes, group, rate};
+use crate::milestones::Position;
 use crate::round_message;
+use crate::run::milestones;
 use grawa_core::{Amount, Progress, Share};
 use grawa_data::{Dataset, DatasetKind, Shape};
 use grawa_nn::{Arena, Error, Program};
 
 /// Memory of the program itself, its threads and its record, measured with the digits and rounded up.
 const PROGRAM: u64 = 64 << 20;
+
+/// More cycles of different lengths than these are not counted one by one.
+const COUNTED: u64 = 1 << 20;
 
 /// What a forecast needs to know of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +95,8 @@ pub struct Forecast {
     pub rounds: Option<u64>,
     /// Rounds inside groups only.
     pub inner_rounds: Option<u64>,
+    /// Whether there may be fewer rounds and bytes: periods follow a learning rate that is not known before the run.
+    pub is_most: bool,
     /// Bytes a worker owns: parameters, moments, batch-norm statistics, two batches; its gradient where those are shared.
     pub worker_bytes: u64,
     /// Bytes of the centres that all workers share.
@@ -124,6 +131,34 @@ impl Recipe {
             Amount::Time(_) => None,
         }
     }
+
+    /// Rounds where the period follows the learning rate, by the run's own milestones; unknown if the rate follows the time,
+    /// or if they are too many to be counted.
+    fn rounds_by_rate(&self, steps: u64, examples: u64) -> Option<u64> {
+        let schedule = &self.train.rate;
+        let falls = schedule.drops().iter().map(|drop| drop.at);
+        let mut amounts = falls.chain(schedule.warmup()).chain(schedule.cosine());
+        let is_timed = amounts.any(|amount| matches!(amount, Amount::Time(_)));
+        if is_timed || steps / u64::from(self.method.cycle().max(1)) > COUNTED {
+            return None;
+        }
+        let milestones = milestones(self, examples as usize);
+        let workers = self.train.workers as usize;
+        let mut at = Position::default();
+        while !milestones.is_spent(&at) {
+            let quota = milestones.quota(&at);
+            let rate = schedule.rate(&milestones.progress(&at, quota - 1, workers));
+            at = Position {
+                steps: at.steps + quota,
+                total: at.total + quota * workers as u64,
+                rounds: at.rounds + u64::from(milestones.is_round(&at)),
+                rate,
+                is_rising: rate > at.rate,
+                ..at
+            };
+        }
+        Some(at.rounds)
+    }
 }
 
 impl Forecast {
@@ -139,9 +174,16 @@ impl Forecast {
 
         let epoch = |steps: u64| steps as f64 * recipe.epochs_a_step(facts.examples);
         let steps = recipe.steps(train.budget, facts.examples);
+        let mut is_most = false;
         let (inner_rounds, rounds) = match (steps, method.share) {
             (_, Share::Nothing) => (Some(0), Some(0)),
             (None, _) => (None, None),
+            (Some(steps), _) if method.qsr > 0.0 => {
+                let rounds = recipe.rounds_by_rate(steps, facts.examples);
+                is_most = rounds.is_none();
+                // A stretched cycle that the budget cuts short ends with a round.
+                (Some(0), rounds.or(Some(steps.div_ceil(method.period.max(1).into()))))
+            }
             (Some(steps), _) => {
                 let cycles = steps / u64::from(method.cycle().max(1));
                 let outer = steps / u64::from(method.period.max(1));
@@ -174,6 +216,7 @@ impl Forecast {
             epochs: steps.map(epoch),
             rounds,
             inner_rounds,
+            is_most,
             worker_bytes: 4 * (vectors * parameters + graph.statistics().len() as u64 + 2 * images),
             centre_bytes: 4 * parameters * centres,
             arena_bytes: arena + 4 * (parameters + images),
@@ -201,6 +244,7 @@ impl Forecast {
     pub fn plan(&self, recipe: &Recipe) -> String {
         let (train, method) = (&recipe.train, &recipe.method);
         let known = |number: Option<u64>| number.map_or("as many as the time allows".into(), group);
+        let most = if self.is_most { "at most " } else { "" };
         // A warm-up may be counted in epochs, of which a step is a part.
         let epochs = self.epochs.zip(self.steps).map_or(0.0, |(epochs, steps)| epochs / steps.max(1) as f64);
         let first = rate(train.rate.rate(&Progress { steps: 1, epochs, ..Progress::default() }));
@@ -208,7 +252,8 @@ impl Forecast {
             (Some(rounds), Some(inner)) if inner > 0 => {
                 format!("{} of all, {} inside groups", group(rounds), group(inner))
             }
-            (rounds, _) => known(rounds),
+            (Some(rounds), _) => format!("{most}{}", group(rounds)),
+            (None, _) => known(None),
         };
         let mut lines = vec![
             ("method", format!("{method} — {}", method.name.summary())),
@@ -250,7 +295,7 @@ impl Forecast {
             ("traffic", format!("{} a worker and round", bytes(self.round_bytes))),
         ];
         if let Some(total) = self.total_bytes {
-            lines.push(("", format!("{} in all", bytes(total))));
+            lines.push(("", format!("{most}{} in all", bytes(total))));
         }
         if let Some(flops) = self.flops {
             lines.push(("arithmetic", format!("{flops:.3e} operations")));
@@ -288,6 +333,48 @@ mod tests {
         {
             assert!(plan.contains(words), "{plan}");
         }
+    }
+
+    /// The quadratic synchronization rule: the periods are those of the run.
+    #[test]
+    fn rounds_become_rarer_as_the_rate_falls() {
+        let (_, paper) = forecast(&[
+            "data.kind=cifar10",
+            "method.name=qsr",
+            "train.budget=10496step",
+            "train.rate=0.1, x0.1 at 5831step",
+        ]);
+        assert_eq!((paper.rounds, paper.is_most), (Some(195), false));
+        assert_eq!(paper.total_bytes, Some(195 * 4 * paper.round_bytes));
+        let data = grawa_data::digits().unwrap();
+        for (budget, rate) in [
+            ("64step", "0.1, x0.3 at 31step"),
+            ("40step", "0.2, warmup 20step"),
+            ("6epoch", "0.1, cosine over 6epoch"),
+            ("9step", "0.01"),
+        ] {
+            let [budget, rate] = [format!("train.budget={budget}"), format!("train.rate={rate}")];
+            let settings = [
+                "data.kind=digits",
+                "method.name=qsr",
+                "method.period=4",
+                "evaluate.every=end",
+                &budget,
+                &rate,
+            ];
+            let (recipe, forecast) = forecast(&settings);
+            let end = crate::Run::new(recipe, &data).unwrap().go(&mut []).unwrap();
+            assert_eq!(
+                (Some(end.at.steps), Some(end.at.rounds)),
+                (forecast.steps, forecast.rounds),
+                "{rate}"
+            );
+            assert_eq!((Some(end.bytes), false), (forecast.total_bytes, forecast.is_most), "{rate}");
+        }
+        let (recipe, timed) =
+            forecast(&["method.name=qsr", "train.budget=100step", "train.rate=0.1, x0.1 at 1m"]);
+        assert_eq!((timed.rounds, timed.is_most), (Some(4), true));
+        assert!(timed.plan(&recipe).contains("rounds          at most 4\n"), "{}", timed.plan(&recipe));
     }
 
     #[test]
