@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 /// method.KNOB=VALUE sets one for all methods that have it.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  grawa compare --method lgrawa --method mean --seeds 5\n  grawa compare --method lgrawa:pull=0.5 --method lgrawa:pull=0.7 --data digits --budget 20epoch --out out/pulls\n  grawa compare --method mean --method lgrawa --recipe recipes/cifar10-resnet20.toml --device cuda --dry-run"
+    after_help = "Examples:\n  grawa compare --method lgrawa --method mean:pull=0.5,prox=0.01 --seeds 5\n  grawa compare --method lgrawa:pull=0.5 --method lgrawa:pull=0.7 --data digits --budget 20epoch --out out/pulls\n  grawa compare --method mean:pull=0.5,prox=0.01 --method lgrawa --recipe recipes/cifar10-resnet20.toml --device cuda --dry-run"
 )]
 pub(crate) struct Arguments {
     /// A method with any of its knobs, such as lgrawa:period=16,pull=0.7; give it twice or more, the first is the one to compare with

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 /// plain SGD is one worker by itself. The records of the runs and the page, index.html, are in the folder of --out.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  grawa demo\n  grawa demo --seeds 3\n  grawa demo --method lgrawa --method mean --seeds 5"
+    after_help = "Examples:\n  grawa demo\n  grawa demo --seeds 3\n  grawa demo --method lgrawa --method mgrawa --seeds 5"
 )]
 pub(crate) struct Arguments {
     /// Run this many seeds each and give mean ± standard deviation
@@ -68,7 +68,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if !arguments.quiet {
         eprintln!(
             "\nCurves and weights of all runs: {page}\n\nNext:\n  grawa train --data digits --method lgrawa --out runs/first\n  \
-             grawa compare --method lgrawa --method mean --seeds 5\n  grawa methods lgrawa"
+             grawa compare --method lgrawa --method mean:pull=0.5,prox=0.01 --seeds 5\n  grawa methods lgrawa"
         );
     }
     Ok(())

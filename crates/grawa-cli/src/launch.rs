@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 /// Train with workers in processes of their own on this machine.
 ///
-/// Takes the options of `grawa train`, and its methods except those that share gradients or have groups inside groups. If a worker dies,
+/// Takes most options of `grawa train`, and its methods except those that share gradients or have groups inside groups. If a worker dies,
 /// the others continue. The output of each process is in worker-N.log in the run's folder; its first line names the worker. Ctrl-C
 /// stops all workers within a step and, after the first round, writes a checkpoint, from which `grawa train --resume DIR` continues. A
 /// second Ctrl-C, a second or more later, ends the processes at once. If this command itself is killed, the workers continue, and

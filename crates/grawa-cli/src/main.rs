@@ -62,7 +62,7 @@ mod workers;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Trains deep networks on many workers that communicate rarely, and are pulled toward flat minima when they do.
+/// Trains deep networks data-parallel on workers that seldom communicate.
 #[derive(Parser)]
 #[command(name = "grawa", version, arg_required_else_help = true, max_term_width = 110)]
 #[command(

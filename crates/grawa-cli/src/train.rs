@@ -224,7 +224,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
             print(&summary(&end, &place, "grawa train"));
             // A damaged one was named at the start.
             if let Ok(Some((best, error))) = folder::best(&place) {
-                print(&format!("best model: test error {:.2} %, in {}", 100.0 * error, best.display()));
+                let from = if recipe.data.held_out > 0 { "held-out examples" } else { "the test set" };
+                let (error, place) = (100.0 * error, best.display());
+                print(&format!("best model: test error {error:.2} % (chosen on {from}), in {place}"));
             }
             Ok(succeeded(&end))
         }

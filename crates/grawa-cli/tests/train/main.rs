@@ -593,7 +593,7 @@ fn the_best_model_is_kept_and_used() {
     worse.extend(["--set", "train.rate=0.1, x1000 at 21step"]);
     let output = train(place.path(), &worse);
     let words = text(&output.stdout);
-    assert!(words.contains("in worse/best"), "{words}{}", text(&output.stderr));
+    assert!(words.contains(" % (chosen on the test set), in worse/best"), "{words}{}", text(&output.stderr));
     let metrics = fs::read_to_string(place.path().join("worse/metrics.csv")).unwrap();
     let evaluated = metrics.lines().filter(|line| line.starts_with("evaluated"));
     let errors: Vec<f64> = evaluated.map(|line| line.split(',').nth(8).unwrap().parse().unwrap()).collect();
