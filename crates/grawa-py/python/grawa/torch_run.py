@@ -573,6 +573,8 @@ class Run:
                 self._end()
                 return
             due = session.due
+        # Also where this worker takes part again after the others have ended the epoch.
+        self.is_epoch_over |= self._epoch() > self._first_epoch
 
     def _hold_round(self) -> None:
         shared, scores = self._shared, self._scores()
@@ -591,9 +593,6 @@ class Run:
         if self.session.was_replaced:
             for parameter in self._shared.parameters:
                 self.optimizer.state.pop(parameter, None)
-        # By default all end an epoch with its evaluation, which a worker has missed that takes the others' state in a later one.
-        if (self._evaluate != "1epoch" or self.session.was_replaced) and self._epoch() > self._first_epoch:
-            self.is_epoch_over = True
         if is_held:
             for callback in self._callbacks:
                 callback(self.session._last_round())
@@ -609,8 +608,6 @@ class Run:
         counts = None if self._statistics is None else self._statistics.gather()
         if self.session.evaluated_model(self._shared.gather(), out, counts) is not None:
             self._evaluated, self._averaged_statistics, self._is_evaluated_last = out, counts, True
-        if self._evaluate == "1epoch":
-            self.is_epoch_over = True
 
     def _end(self) -> None:
         self._keep_last()
