@@ -30,6 +30,7 @@ pub use transport::{Tickets, Transport};
 use grawa_core::{Layout, Plan, pull_part};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,12 +47,13 @@ pub trait Collective: Send {
     /// Sends a small message to all, and returns those of all.
     fn gather(&mut self, message: &[u8]) -> Result<Gathered, Error>;
 
-    /// The same for messages that all must be able to read: `check` says what is wrong with one, given its sender and its bytes. An elastic group
-    /// continues without a member whose messages the others cannot read. Elsewhere it is an error.
+    /// The same for messages that all must be able to use: `check` says what is wrong with one. An elastic group continues without a member
+    /// whose messages the others cannot use. Elsewhere it is an error.
     fn gather_readable(&mut self, message: &[u8], check: Check<'_>) -> Result<Gathered, Error> {
         let gathered = self.gather(message)?;
-        for (worker, bytes) in &gathered.messages {
-            check(*worker, bytes).map_err(|why| Error::Message { why })?;
+        let members: Vec<u32> = gathered.messages.iter().map(|(member, _)| *member).collect();
+        for (numbers, (_, bytes)) in numbers(&members).zip(&gathered.messages) {
+            check(numbers, bytes).map_err(|why| Error::Message { why })?;
         }
         Ok(gathered)
     }
@@ -99,8 +101,18 @@ pub trait Collective: Send {
     }
 }
 
-/// Says what is wrong with a member's message, if it cannot be read.
-pub type Check<'a> = &'a dyn Fn(u32, &[u8]) -> Result<(), String>;
+/// Says what is wrong with a member's message, if something is, given the numbers that its workers may have, from its own on, and its bytes.
+/// All members must judge alike, so it goes by what they all know, and not by their own time or progress.
+pub type Check<'a> = &'a dyn Fn(Range<u32>, &[u8]) -> Result<(), String>;
+
+/// The most workers of a member.
+const MOST_WORKERS: u32 = 4096;
+
+/// The numbers that the workers of each member may have: from its own to the next member's.
+fn numbers(members: &[u32]) -> impl Iterator<Item = Range<u32>> {
+    let ends = members.iter().skip(1).copied().chain([u32::MAX]);
+    members.iter().zip(ends).map(|(first, end)| *first..end.min(first.saturating_add(MOST_WORKERS)))
+}
 
 /// Reports progress, from any thread.
 pub type Heartbeat = Arc<dyn Fn() + Send + Sync>;

@@ -61,6 +61,9 @@ pub struct Counts {
 /// So many batches of a cycle are divided one by one, at most. A worker that has taken more steps counts as if it had left none out.
 const MOST_BATCHES: u64 = 1 << 20;
 
+/// More steps of a worker are not counted.
+const MOST_STEPS: u64 = 1 << 40;
+
 impl Counts {
     /// Before the first step of this many workers.
     pub fn new(founders: u32) -> Self {
@@ -83,9 +86,13 @@ impl Counts {
         self.first() + taken.saturating_sub(self.since.get(&worker).copied().unwrap_or(0))
     }
 
-    /// Counts the steps of all workers that sent a message.
+    /// Counts the steps of all workers that sent a message. Counts never fall, and end at a number that no worker reaches: all continue at the
+    /// furthest position of any, which must remain one that there are examples for.
     pub fn count(&mut self, messages: &[(u32, RoundMessage)]) {
-        self.taken.extend(messages.iter().map(|(worker, message)| (*worker, message.taken)));
+        for (worker, message) in messages {
+            let counted = self.taken.entry(*worker).or_default();
+            *counted = message.taken.min(MOST_STEPS).max(*counted);
+        }
     }
 
     /// Divides the examples among these workers. If they are not those of before, all continue at the furthest position of any.
@@ -96,7 +103,7 @@ impl Counts {
         let counted = |worker: &u32| self.taken.get(worker).copied().unwrap_or(0);
         let furthest = self.since.keys().map(|worker| self.place(*worker, counted(worker))).max();
         let since = members.iter().map(|worker| (*worker, counted(worker))).collect();
-        self.dealt = furthest.unwrap_or_else(|| self.first()) * u64::from(self.among);
+        self.dealt = furthest.unwrap_or_else(|| self.first()).saturating_mul(self.among.into());
         (self.among, self.since) = (members.len() as u32, since);
     }
 
@@ -494,5 +501,18 @@ mod tests {
         counts.deal_batches_to(&[0, 1]);
         assert!(counts.left.is_empty());
         assert!(counts.batch_of(0, u64::MAX).is_some());
+    }
+
+    /// Nor does it take the others to a step that no batch has, however often it is reported.
+    #[test]
+    fn a_number_of_steps_that_cannot_be_leaves_the_others_their_examples() {
+        let mut counts = Counts::new(3);
+        for members in [[0, 1].as_slice(), &[0, 1, 2]].repeat(100) {
+            for taken in [u64::MAX, 0, u64::MAX] {
+                counts.count(&[(2, RoundMessage { taken, ..RoundMessage::default() })]);
+                counts.deal_to(members);
+            }
+        }
+        assert!(counts.place(0, 1000) < 1 << 41, "{counts:?}");
     }
 }

@@ -10,12 +10,13 @@ use crate::Error;
 use crate::event::{Evaluated, Event, Model};
 use crate::membership::Membership;
 use crate::process::{Group, Process, finite};
-use crate::round_message::{check, decode, encode};
+use crate::round_message::{check, decode, encode, not_own};
 use crate::worker_set::{Evaluation, Measured, PerWorker, Shard, Slot, Vectors, WorkerSet};
 use grawa_comm::Error as CommError;
 use grawa_core::{
     Evaluate, Layout, Memory, Method, Name, Plan, Preset, Pull, Report, Score, StateKind, Weighting, plan,
 };
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -135,7 +136,7 @@ impl Process {
             _ => Measured::Centre(self.evaluated_slot()?),
         };
         let Some(statistics) = self.settle_statistics(evaluation, model, best)? else { return Ok(None) };
-        let counts = self.measure_together(model, |set, shards| {
+        let counts = self.measure_together(model, 3, |set, shards| {
             let of = |shard: &Shard| statistics.iter().find(|(index, _)| *index == Some(shard.index));
             let all = statistics.first().map(|(_, statistics)| Arc::clone(statistics)).unwrap_or_default();
             let statistics: Vec<Arc<Vec<f32>>> = (shards.iter())
@@ -163,8 +164,8 @@ impl Process {
             let mut sum = Counts::default();
             for (_, counts) in &models {
                 sum.loss += counts.loss;
-                sum.wrong += counts.wrong;
-                sum.examples += counts.examples;
+                sum.wrong = sum.wrong.saturating_add(counts.wrong);
+                sum.examples = sum.examples.saturating_add(counts.examples);
             }
             models = vec![(which, sum)];
         }
@@ -232,7 +233,13 @@ impl Process {
     /// What all workers send, in the order of the workers. The first field is the worker's number.
     fn gather_view(&mut self, mine: Vec<(u32, f64, bool)>) -> Result<Vec<(u32, f64, bool)>, Error> {
         let Some(link) = &mut self.view else { return Ok(mine) };
-        let gathered = link.gather_readable(&encode(&mine)?, &check::<Vec<(u32, f64, bool)>>)?;
+        let is_elastic = self.membership.is_elastic();
+        let fits = |numbers: Range<u32>, bytes: &[u8]| {
+            check(numbers.start, bytes, |found: &Vec<(u32, f64, bool)>| {
+                is_elastic.then(|| not_own(&numbers, found.iter().map(|(worker, ..)| *worker))).flatten()
+            })
+        };
+        let gathered = link.gather_readable(&encode(&mine)?, &fits)?;
         let mut all = Vec::new();
         self.processes.clear();
         for (process, bytes) in &gathered.messages {
@@ -243,10 +250,28 @@ impl Process {
         Ok(all)
     }
 
-    /// Sends the numbers of its workers to all processes. Returns those of all workers.
-    pub(crate) fn gather_numbers(&mut self, mine: Numbers) -> Result<Numbers, Error> {
+    /// Sends the numbers of its workers to all processes, so many of each. Returns those of all workers. A process that is asked to stop may send
+    /// none, where that `may_stop` all.
+    pub(crate) fn gather_numbers(
+        &mut self,
+        mine: Numbers,
+        each: usize,
+        may_stop: bool,
+    ) -> Result<Numbers, Error> {
+        let is_elastic = self.membership.is_elastic();
         let Some(all) = self.membership.all() else { return Ok(mine) };
-        let gathered = all.gather_readable(&encode(&mine)?, &check::<Numbers>)?;
+        let fits = |numbers: Range<u32>, bytes: &[u8]| {
+            check(numbers.start, bytes, |found: &Numbers| {
+                let stops = may_stop && found.iter().all(|(_, numbers)| numbers.is_empty());
+                let wrong = found.iter().find(|(_, numbers)| !stops && numbers.len() != each);
+                let workers = found.iter().map(|(worker, _)| *worker);
+                is_elastic.then(|| not_own(&numbers, workers)).flatten().or_else(|| {
+                    let (worker, numbers) = wrong?;
+                    Some(format!("worker {worker} sends {} numbers, and {each} are needed", numbers.len()))
+                })
+            })
+        };
+        let gathered = all.gather_readable(&encode(&mine)?, &fits)?;
         let mut numbers = Vec::new();
         for (process, bytes) in &gathered.messages {
             numbers.extend(decode::<Numbers>(*process, bytes)?);
@@ -258,10 +283,11 @@ impl Process {
     /// missing, and the others divide all batches again: so the result covers all batches. No worker joins meanwhile, so each repetition
     /// has fewer workers, and it ends.
     ///
-    /// None if it was broken off, since the run is to stop: no numbers of one worker tell this to all.
+    /// None if it was broken off, since the run is to stop: no numbers of one process tell this to all.
     fn measure_together(
         &mut self,
         model: Measured,
+        each: usize,
         mut measure: impl FnMut(&mut dyn WorkerSet, &[Shard]) -> PerWorker<Vec<f64>>,
     ) -> Result<Option<Numbers>, Error> {
         let mut all: Vec<u32> =
@@ -287,7 +313,7 @@ impl Process {
                 // They may be of a part.
                 mine.iter_mut().for_each(|(_, numbers)| numbers.clear());
             }
-            let mut results = self.gather_numbers(mine)?;
+            let mut results = self.gather_numbers(mine, each, true)?;
             if results.iter().any(|(_, numbers)| numbers.is_empty()) {
                 return Ok(None);
             }
@@ -331,7 +357,7 @@ impl Process {
         if *policy != BatchNorm::Recalibrate {
             let wide = |numbers: &[f32]| numbers.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>();
             let mine = own.iter().map(|(_, worker, statistics)| (*worker, wide(statistics))).collect();
-            let mut workers = self.gather_numbers(mine)?;
+            let mut workers = self.gather_numbers(mine, layout.len(), false)?;
             if let Some((worker, found)) = workers.iter().find(|(_, found)| found.len() != layout.len()) {
                 return Err(Error::Garbled { worker: *worker, found: found.len() });
             }
@@ -364,7 +390,7 @@ impl Process {
             })?;
             return Ok(Some(own));
         }
-        let shares = self.measure_together(model, |set, shards| {
+        let shares = self.measure_together(model, layout.len() + 1, |set, shards| {
             let found = set.recalibrate(model, shards);
             found.into_iter().map(|(index, found)| (index, found.map(with_count))).collect()
         })?;

@@ -102,7 +102,7 @@ impl Milestones {
     /// The same for a run that is here. A budget in epochs counts examples, as schedules in epochs do: once workers have left or
     /// joined it determines no number of steps, and the run ends with the cycle in which it is spent.
     fn steps_from(&self, at: &Position) -> Option<u64> {
-        let is_as_planned = at.total == at.steps * self.workers;
+        let is_as_planned = at.total == at.steps.saturating_mul(self.workers);
         self.steps.filter(|_| is_as_planned || !matches!(self.budget, Amount::Epochs(_)))
     }
 
@@ -124,7 +124,7 @@ impl Milestones {
     /// joined took none, and one without connection may have taken any number.
     pub fn advance(&self, quota: u64, messages: &[(u32, RoundMessage)], is_even: bool) -> u64 {
         let steps = || messages.iter().map(|(_, message)| message.steps);
-        let mean = steps().sum::<u64>() / messages.len().max(1) as u64;
+        let mean = steps().fold(0, u64::saturating_add) / messages.len().max(1) as u64;
         let cycles = steps().filter(|steps| *steps > 0).fold(mean, u64::min) / self.cycle;
         if is_even { quota } else { quota.max(cycles * self.cycle) }
     }
@@ -139,7 +139,7 @@ impl Milestones {
     pub fn is_round(&self, at: &Position) -> bool {
         let (quota, period) = (self.quota(at), self.period(at));
         let is_full = match self.method.qsr {
-            0.0 => (at.steps + quota).is_multiple_of(self.cycle),
+            0.0 => at.steps.saturating_add(quota).is_multiple_of(self.cycle),
             _ => quota == period || period > self.cycle,
         };
         self.method.share == Share::Parameters && is_full
@@ -147,9 +147,9 @@ impl Milestones {
 
     /// The progress of the run, for budgets and schedules, with `ahead` more steps by each of `workers`.
     pub fn progress(&self, at: &Position, ahead: u64, workers: usize) -> Progress {
-        let total = at.total + ahead * workers as u64;
+        let total = at.total.saturating_add(ahead.saturating_mul(workers as u64));
         Progress {
-            steps: at.steps + ahead,
+            steps: at.steps.saturating_add(ahead),
             epochs: total as f64 * self.pass.0 / self.pass.1,
             elapsed: at.elapsed,
         }

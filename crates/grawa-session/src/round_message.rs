@@ -6,6 +6,7 @@ use crate::event::Times;
 use grawa_core::Report;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 /// The message of a process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -84,6 +85,24 @@ mod whole_tally {
     }
 }
 
+impl ProcessMessage {
+    /// What is wrong with it in an exchange in which each worker sends so many scores, if something is. An event with a time that is not
+    /// finite could not be recorded.
+    pub fn objection(&self, scores: usize) -> Option<String> {
+        if !self.elapsed.is_finite() || self.elapsed < 0.0 {
+            return Some(format!("its clock is at {:e} s", self.elapsed));
+        }
+        self.workers.iter().find_map(|(worker, message)| {
+            let (found, mut times) = (message.scores.len(), message.tally.times.parts().into_iter());
+            if found != scores {
+                return Some(format!("worker {worker} reports {found} scores, and {scores} are needed"));
+            }
+            let (what, seconds) = times.find(|(_, seconds)| !seconds.is_finite())?;
+            Some(format!("worker {worker} reports {seconds} s of {what}"))
+        })
+    }
+}
+
 impl RoundMessage {
     /// The report to a round.
     pub fn report(&self, worker: u32) -> Report {
@@ -123,9 +142,30 @@ pub fn decode<T: DeserializeOwned>(process: u32, bytes: &[u8]) -> Result<T, Erro
     }
 }
 
-/// What is wrong with the bytes of a message, if they cannot be read.
-pub fn check<T: DeserializeOwned>(process: u32, bytes: &[u8]) -> Result<(), String> {
-    decode::<T>(process, bytes).map(|_| ()).map_err(|error| error.to_string())
+/// Judges a message before anyone uses it: its bytes must be read, and there must be no objection to it.
+pub fn check<T: DeserializeOwned>(
+    process: u32,
+    bytes: &[u8],
+    objection: impl FnOnce(&T) -> Option<String>,
+) -> Result<(), String> {
+    let message = decode::<T>(process, bytes).map_err(|error| error.to_string())?;
+    objection(&message).map_or(Ok(()), Err)
+}
+
+/// What is wrong with the workers of a process that may have these numbers, if something is.
+pub fn not_own(numbers: &Range<u32>, workers: impl Iterator<Item = u32>) -> Option<String> {
+    let workers: Vec<u32> = workers.collect();
+    let is_own = workers.is_sorted_by(|a, b| a < b) && workers.iter().all(|worker| numbers.contains(worker));
+    // A process without workers leaves.
+    let why = || {
+        let Range { start, end } = numbers;
+        format!(
+            "it speaks for {} workers, and not for some of its own, {start} to {}, in order",
+            workers.len(),
+            end - 1
+        )
+    };
+    (!is_own || workers.is_empty()).then(why)
 }
 
 #[cfg(test)]

@@ -569,6 +569,13 @@ fn who_cannot_be_read_is_dropped_and_a_liar_drops_nobody() {
             }
         }
     }
+    // Nor is one for good that complains alone, however often: it may have been sent another message than the others.
+    let mut coordinator = speaking(3);
+    coordinator.roster.get_mut(&0).unwrap().blames = 2;
+    unreadable(&mut coordinator, 0, 2);
+    done(&mut coordinator, 1, 9);
+    assert_eq!(lost(&done(&mut coordinator, 2, 9)), [0]);
+    assert_eq!((coordinator.roster[&0].blames, coordinator.roster[&0].is_left_out), (2, true));
     // The third time it is refused, in words.
     let mut coordinator = speaking(3);
     coordinator.roster.get_mut(&2).unwrap().blames = 2;

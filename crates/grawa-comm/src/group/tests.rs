@@ -460,7 +460,7 @@ fn what_waits_for_the_first_round_is_not_lost() {
 #[test]
 fn who_cannot_be_read_does_not_end_the_others() {
     let host = host(3, &Security::Plain);
-    let check = |_: u32, bytes: &[u8]| match bytes {
+    let check = |_, bytes: &[u8]| match bytes {
         b"good" => Ok(()),
         other => Err(format!("{} bytes cannot be read", other.len())),
     };

@@ -20,8 +20,10 @@ use std::sync::atomic::Ordering;
 /// Which exchange of messages this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exchange {
-    /// One of many.
-    Usual,
+    /// The first: whose parameters all start from.
+    Start,
+    /// The reports to a round of this level.
+    Level(usize),
     /// The one that waits for all.
     FinalBarrier,
     /// The last one.
@@ -50,7 +52,7 @@ impl Process {
             workers: self.workers.iter().map(message).collect(),
             ..self.reporter_state()
         };
-        let heads = self.gather_in(Exchange::FinalBarrier, mine)?;
+        let heads = self.gather(Exchange::FinalBarrier, mine)?;
         self.note_writers(&heads);
         self.elect_reporter(&heads);
         let workers = || heads.iter().flat_map(|(_, head)| &head.workers);
@@ -110,7 +112,7 @@ impl Process {
         };
         let workers = self.workers.iter_mut().map(message).collect();
         let mine = ProcessMessage { workers, ..self.reporter_state() };
-        match self.gather_in(Exchange::Finish, mine.clone()) {
+        match self.gather(Exchange::Finish, mine.clone()) {
             Ok(heads) => {
                 self.elect_reporter(&heads);
                 self.report_end(&heads, reason);

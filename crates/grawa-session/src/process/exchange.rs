@@ -4,10 +4,11 @@ use super::ending::Exchange;
 use super::{Messages, Process};
 use crate::Error;
 use crate::membership::Membership;
-use crate::round_message::{ProcessMessage, Tally, check, decode, encode};
+use crate::round_message::{ProcessMessage, Tally, check, decode, encode, not_own};
 use crate::worker_set::{Slot, WorkerState};
 use grawa_comm::Lost;
 use grawa_core::Share;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -31,7 +32,7 @@ impl Process {
         };
         let sent: Vec<Tally> =
             self.workers.iter_mut().map(|worker| std::mem::take(&mut worker.tally)).collect();
-        let gathered = self.gather(mine);
+        let gathered = self.gather(Exchange::Level(0), mine);
         let heads = gathered.as_deref().unwrap_or_default();
         let messages: Messages = heads.iter().flat_map(|(_, head)| head.workers.iter().cloned()).collect();
         if messages.is_empty() || messages.iter().any(|(_, message)| !message.full) {
@@ -45,12 +46,7 @@ impl Process {
     }
 
     /// Gathers the messages of all processes, and counts what that took.
-    pub(crate) fn gather(&mut self, mine: ProcessMessage) -> Result<Vec<(u32, ProcessMessage)>, Error> {
-        self.gather_in(Exchange::Usual, mine)
-    }
-
-    /// The same in an exchange of this kind.
-    pub(crate) fn gather_in(
+    pub(crate) fn gather(
         &mut self,
         exchange: Exchange,
         mine: ProcessMessage,
@@ -58,17 +54,21 @@ impl Process {
         // Every worker counts as if it had sent its own part: the record does not depend on how workers are placed.
         let sizes: Vec<u64> = mine.workers.iter().map(|(_, message)| message.bytes()).collect();
         let bytes = encode(&mine)?;
-        let gathered = match &mut self.membership {
-            Membership::Elastic(all, _) if exchange == Exchange::FinalBarrier => {
-                Some(all.final_barrier(&bytes, &check::<ProcessMessage>)?)
-            }
-            Membership::Elastic(all, _) if exchange == Exchange::Finish => {
-                Some(all.finish(&bytes, &check::<ProcessMessage>)?)
-            }
-            membership => membership
-                .all()
-                .map(|all| all.gather_readable(&bytes, &check::<ProcessMessage>))
-                .transpose()?,
+        let scores = match exchange {
+            Exchange::Level(level) => self.levels[level].method.scores(self.common.layout.spans().len()),
+            Exchange::Start | Exchange::FinalBarrier | Exchange::Finish => 0,
+        };
+        let is_elastic = self.membership.is_elastic();
+        let fits = |numbers: Range<u32>, bytes: &[u8]| {
+            check(numbers.start, bytes, |message: &ProcessMessage| {
+                let workers = message.workers.iter().map(|(worker, _)| *worker);
+                is_elastic.then(|| not_own(&numbers, workers)).flatten().or_else(|| message.objection(scores))
+            })
+        };
+        let gathered = match (&mut self.membership, exchange) {
+            (Membership::Elastic(all, _), Exchange::FinalBarrier) => Some(all.final_barrier(&bytes, &fits)?),
+            (Membership::Elastic(all, _), Exchange::Finish) => Some(all.finish(&bytes, &fits)?),
+            (membership, _) => membership.all().map(|all| all.gather_readable(&bytes, &fits)).transpose()?,
         };
         let Some(gathered) = gathered else {
             self.workers.iter_mut().zip(sizes).for_each(|(worker, bytes)| worker.tally.bytes += bytes);
@@ -80,12 +80,9 @@ impl Process {
             worker.tally.times.wait += gathered.outcome.wait.as_secs_f64();
             worker.tally.times.wire += gathered.outcome.work.as_secs_f64();
         }
-        let mut heads = (gathered.messages.iter())
+        let heads = (gathered.messages.iter())
             .map(|(process, bytes)| Ok((*process, decode::<ProcessMessage>(*process, bytes)?)))
             .collect::<Result<Vec<_>, Error>>()?;
-        if self.membership.is_elastic() {
-            keep_own_workers(&mut heads);
-        }
         let ids = |head: &ProcessMessage| head.workers.iter().map(|(worker, _)| *worker).collect();
         self.processes = heads.iter().map(|(process, head)| (*process, ids(head))).collect();
         self.refresh_centre()?;
@@ -113,34 +110,5 @@ impl Process {
             self.membership.all().into_iter().for_each(|all| all.forget(lost));
             self.report_lost_process(lost);
         }
-    }
-}
-
-/// In an elastic group a process has numbers from its own up to the next process's. One that reports others takes part without workers.
-fn keep_own_workers(heads: &mut [(u32, ProcessMessage)]) {
-    let ends: Vec<u32> = heads.iter().skip(1).map(|(process, _)| *process).chain([u32::MAX]).collect();
-    for ((process, head), end) in heads.iter_mut().zip(ends) {
-        let ids = || head.workers.iter().map(|(worker, _)| *worker);
-        if !ids().is_sorted_by(|a, b| a < b) || !ids().all(|worker| (*process..end).contains(&worker)) {
-            head.workers.clear();
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::round_message::RoundMessage;
-
-    #[test]
-    fn a_process_reports_its_own_workers_only() {
-        let head = |workers: &[u32]| ProcessMessage {
-            workers: workers.iter().map(|worker| (*worker, RoundMessage::default())).collect(),
-            ..ProcessMessage::default()
-        };
-        let mut heads = vec![(0, head(&[0, 1])), (2, head(&[2, 4])), (4, head(&[5, 5])), (6, head(&[7]))];
-        keep_own_workers(&mut heads);
-        let left: Vec<usize> = heads.iter().map(|(_, head)| head.workers.len()).collect();
-        assert_eq!(left, [2, 0, 0, 1]);
     }
 }

@@ -387,8 +387,10 @@ impl Process {
         // A worker that has just joined took no step.
         let rates = messages.iter().map(|(_, message)| message.rate).filter(|rate| rate.is_finite());
         let rate = rates.fold(0.0, f64::max);
-        let total = self.at.total + messages.iter().map(|(_, message)| message.steps).sum::<u64>();
-        let ahead = Position { steps: self.at.steps + quota, total, ..self.at };
+        // A member may report any number of steps.
+        let steps = messages.iter().map(|(_, message)| message.steps);
+        let total = steps.fold(self.at.total, u64::saturating_add);
+        let ahead = Position { steps: self.at.steps.saturating_add(quota), total, ..self.at };
         self.moment = (common.milestones.place(&ahead).share, rate);
         common.pacing.renew(common.milestones.cycle(&self.at))?;
         let mut mixed = Vec::new();
@@ -401,7 +403,7 @@ impl Process {
         let elapsed = Duration::try_from_secs_f64(heads[0].1.elapsed).unwrap_or_default();
         let from = self.at.steps;
         self.at = Position {
-            steps: from + common.milestones.advance(quota, &messages, common.pacing.is_even()),
+            steps: from.saturating_add(common.milestones.advance(quota, &messages, common.pacing.is_even())),
             total,
             rounds: self.at.rounds + u64::from(is_round || shares_gradients),
             rate,
@@ -461,7 +463,7 @@ impl Process {
 
     /// Training time by this process's clock.
     pub(crate) fn elapsed(&self) -> Duration {
-        self.before + (self.common.clock)().saturating_sub(self.began)
+        self.before.saturating_add((self.common.clock)().saturating_sub(self.began))
     }
 
     /// Workers that joined first have waited for the others: at the first exchange of the run every clock is set to the time that the

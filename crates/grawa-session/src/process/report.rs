@@ -121,16 +121,17 @@ impl Process {
                 times,
             }
         };
-        let steps: u64 = messages.iter().map(|(_, message)| message.tally.steps).sum();
-        let loss: f64 = messages.iter().map(|(_, message)| message.tally.loss).sum();
-        let before: u64 = messages.iter().map(|(_, message)| message.tally.bytes).sum();
+        let tallies = || messages.iter().map(|(_, message)| message.tally);
+        let steps = tallies().fold(0, |sum: u64, tally| sum.saturating_add(tally.steps));
+        let loss: f64 = tallies().map(|tally| tally.loss).sum();
+        let before = tallies().fold(0, |sum: u64, tally| sum.saturating_add(tally.bytes));
         let round = Round {
             at: self.place(),
             rate: self.workers.first().map_or(0.0, |worker| worker.rate),
             loss: finite(loss / steps as f64),
             workers: messages.iter().map(shares).collect(),
             mixed,
-            bytes: before + bytes * self.processes.len() as u64,
+            bytes: before.saturating_add(bytes.saturating_mul(self.processes.len() as u64)),
         };
         self.last_round = Some(round.clone());
         let faults = self.left_out_faults(left_out, messages.len(), had_diverged);
@@ -167,7 +168,7 @@ impl Process {
             loss: None,
             times: tally.times,
         };
-        let bytes = messages().map(|(_, message)| message.tally.bytes).sum();
+        let bytes = messages().fold(0, |sum: u64, (_, message)| sum.saturating_add(message.tally.bytes));
         let (at, workers, diverged) = (self.place(), messages().map(share).collect(), self.diverged);
         let _ = self.common.notes.send(Note::Own(Event::Finished(Finished {
             at,

@@ -1,5 +1,6 @@
 //! Rounds: plans are made of the reports of all workers, and carried out in this process and between processes.
 
+use super::ending::Exchange;
 use super::{Level, Messages, Process};
 use crate::Error;
 use crate::event::Mixed;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 impl Process {
     /// The round: inside every group where there are groups, and of all workers where it is due.
     pub(crate) fn round(&mut self, messages: &Messages, quota: u64) -> Result<Vec<Mixed>, Error> {
-        let end = crate::milestones::Position { steps: self.at.steps + quota, ..self.at };
+        let end = crate::milestones::Position { steps: self.at.steps.saturating_add(quota), ..self.at };
         let cycle = self.common.milestones.cycle(&end);
         let all = self.levels.len() - 1;
         let last = if self.common.method.is_outer(cycle) { all } else { all.saturating_sub(1) };
@@ -46,7 +47,8 @@ impl Process {
                 (worker.id, RoundMessage { finite, steps: 1, ..RoundMessage::default() })
             };
             let workers = self.workers.iter().map(message).collect();
-            let heads = self.gather(ProcessMessage { workers, ..ProcessMessage::default() })?;
+            let mine = ProcessMessage { workers, ..ProcessMessage::default() };
+            let heads = self.gather(Exchange::Start, mine)?;
             let all = heads.iter().flat_map(|(_, head)| &head.workers);
             let report = |(id, message): &(u32, RoundMessage)| Report {
                 scores: vec![f64::from(*id); first.scores(self.common.layout.spans().len())],
@@ -69,7 +71,8 @@ impl Process {
             (worker.id, RoundMessage { finite, scores, steps, ..RoundMessage::default() })
         };
         let workers = self.workers.iter().map(message).collect();
-        let heads = self.gather(ProcessMessage { workers, ..ProcessMessage::default() })?;
+        let mine = ProcessMessage { workers, ..ProcessMessage::default() };
+        let heads = self.gather(Exchange::Level(level), mine)?;
         let all = heads.iter().flat_map(|(_, head)| &head.workers);
         Ok(all.map(|(id, message)| message.report(*id)).collect())
     }

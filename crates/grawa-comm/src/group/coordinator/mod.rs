@@ -29,7 +29,7 @@ use super::messages::{
 #[cfg(test)]
 use super::simulate::Mutation;
 use super::token_bucket::TokenBucket;
-use crate::{Lost, Why};
+use crate::{Lost, MOST_WORKERS, Why};
 use deadline::{Deadline, RoundWait};
 use event::CoordinatorEvent;
 use operation::{Arrival, Operation};
@@ -46,8 +46,6 @@ const HELD: (usize, usize) = (64, LONGEST);
 const PER_MESSAGE: f64 = 128.0;
 /// Members that are gone, and whose limits are remembered.
 const GONE: usize = 1024;
-/// Workers that a process may have.
-const MOST_WORKERS: u32 = 4096;
 
 /// The time limits of a group.
 #[derive(Clone, Copy, Debug)]

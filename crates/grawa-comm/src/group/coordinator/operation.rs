@@ -308,7 +308,7 @@ impl Coordinator {
         }
         for worker in operation.arrived.keys() {
             if let Some(record) = self.roster.get_mut(worker) {
-                (record.last_op, record.blames) = (Some(self.op), 0);
+                (record.last_op, record.blames, record.is_left_out) = (Some(self.op), 0, false);
             }
             self.send(*worker, message.clone());
         }
@@ -327,7 +327,7 @@ impl Coordinator {
     /// member that complains about all others cannot end the run.
     fn end_run(&mut self, operation: &Operation) {
         let has_arrived = |worker: &u32| operation.arrived.contains_key(worker);
-        let blamed = |record: &MemberRecord| record.is_connected() && record.blames > 0;
+        let blamed = |record: &MemberRecord| record.is_connected() && record.is_left_out;
         let missing = self.roster.iter().filter(|(worker, record)| !has_arrived(worker) && blamed(record));
         if operation.arrived.len() > missing.count() {
             let records = operation.arrived.keys().filter_map(|worker| self.roster.get(worker));
@@ -397,7 +397,8 @@ impl Coordinator {
     }
 
     /// All members hold the same messages, and some cannot read one. Once all have said whether they can: a member whose message more than half of
-    /// the others cannot read is dropped. If there is none, those are that complain alone.
+    /// the others cannot read is dropped. If there is none, those are that complain alone: but not for good, since nobody can tell a member that
+    /// complains falsely from one that was sent another message than the others.
     fn judge_unreadable(&mut self) {
         let Some(transfer) = &self.operation.transfer else { return };
         let (members, complaints) = (transfer.members.len(), &transfer.unreadable);
@@ -407,10 +408,8 @@ impl Coordinator {
         let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
         complaints.values().for_each(|(peer, _)| *counts.entry(*peer).or_default() += 1);
         let most = counts.into_iter().max_by_key(|(worker, count)| (*count, *worker));
-        let guilty: Vec<u32> = match most.filter(|(_, count)| 2 * count > members - 1) {
-            Some((worker, _)) => vec![worker],
-            None => complaints.keys().copied().collect(),
-        };
+        let proven = most.filter(|(_, count)| 2 * count > members - 1).map(|(worker, _)| worker);
+        let guilty: Vec<u32> = proven.map_or_else(|| complaints.keys().copied().collect(), |it| vec![it]);
         let words = |(by, (of, why)): (&u32, &(u32, String))| {
             format!("worker {by} cannot read what worker {of} sent ({why})")
         };
@@ -420,7 +419,10 @@ impl Coordinator {
         self.epoch += 1;
         for worker in &guilty {
             self.emit(CoordinatorEvent::Unreadable { worker: *worker, why: told.clone() });
-            self.blame(*worker, &told);
+            match proven {
+                Some(_) => self.blame(*worker, &told),
+                None => self.leave_out(*worker),
+            }
         }
         // The members have changed: the operation ends for the others, and nothing counts. Where one was removed for good, it has
         // ended already: a second end would skip an operation, which the members would call in vain.
@@ -441,6 +443,14 @@ impl Coordinator {
             );
             self.send(worker, ToMember::Refused { why });
             return self.remove(worker, Why::Unreachable);
+        }
+        self.leave_out(worker);
+    }
+
+    /// The same, however often.
+    fn leave_out(&mut self, worker: u32) {
+        if let Some(record) = self.roster.get_mut(&worker) {
+            record.is_left_out = true;
         }
         self.exclude(worker, Why::Unreachable);
         self.emit(CoordinatorEvent::Lost(Lost { worker, why: Why::Unreachable }));

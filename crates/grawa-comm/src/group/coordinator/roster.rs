@@ -58,6 +58,8 @@ pub struct MemberRecord {
     pub(crate) donations: u64,
     /// How often the others could not reach it since it last took part.
     pub(crate) blames: u32,
+    /// It has been left out because of complaints since it last took part, its own or those of others.
+    pub(crate) is_left_out: bool,
     pub(crate) rate_limit: TokenBucket,
     /// Reports that it sent before it took part.
     pub(crate) reports: Vec<Vec<u8>>,

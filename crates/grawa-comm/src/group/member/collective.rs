@@ -94,13 +94,17 @@ impl SocketMember {
         loop {
             let mut messages = Vec::new();
             let ended = self.caller.run_operation(call, |links, peers| {
+                let own = links.rank;
                 let (gathered, digest) = all_gather::all_gather(links, message)?;
-                // A message that cannot be read is its sender's fault: a complaint, as about a transfer that failed.
-                for (rank, (peer, bytes)) in peers.iter().zip(&gathered).enumerate() {
-                    let wrong = |why| TransferError::with(rank)(Error::Message { why });
-                    check(peer.worker, bytes).map_err(wrong)?;
+                let members: Vec<u32> = peers.iter().map(|peer| peer.worker).collect();
+                // A message that cannot be used is its sender's fault: a complaint, as about a transfer that failed. Nobody waits for a
+                // complaint about oneself.
+                for (rank, (numbers, bytes)) in crate::numbers(&members).zip(&gathered).enumerate() {
+                    let rank = Some(rank).filter(|rank| *rank != own);
+                    let wrong = |why| TransferError { rank, why: Error::Message { why } };
+                    check(numbers, bytes).map_err(wrong)?;
                 }
-                messages = peers.iter().map(|peer| peer.worker).zip(gathered).collect();
+                messages = members.into_iter().zip(gathered).collect();
                 Ok(digest)
             })?;
             match ended {

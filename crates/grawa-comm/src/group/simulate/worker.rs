@@ -161,7 +161,7 @@ impl Worker<'_> {
     /// Gathers, and checks that all members have the same messages of the same attempt.
     fn gather(&mut self, message: &[u8]) -> Result<Vec<(u32, Vec<u8>)>, Error> {
         let reads = !self.schedule.see(self.node, |seen| seen.is_other);
-        let check = |_: u32, bytes: &[u8]| match postcard::from_bytes::<Message>(bytes) {
+        let check = |_, bytes: &[u8]| match postcard::from_bytes::<Message>(bytes) {
             Err(error) if reads => Err(error.to_string()),
             _ => Ok(()),
         };
