@@ -7,7 +7,7 @@ use grawa_comm::threads;
 use grawa_core::{
     FunctionReplica, Key, Layout, Method, Name, Prox, Purpose, Replica, Sequential, Sgd, Share, StateKind,
 };
-use grawa_session::event::{Finished, Reason, Round};
+use grawa_session::event::{Event, Finished, Reason, Round};
 use grawa_session::{Due, Error, LocalStep, Pace, RoundResult, Session, Settings};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -538,6 +538,41 @@ fn a_worker_that_is_not_finite_is_replaced() {
         2,
     );
     assert!(replaced.contains(&(0, false)) && replaced.contains(&(1, true)), "{replaced:?}");
+}
+
+/// The record holds no infinity: a worker whose loss is infinite has one fault. NaN is what a loop without losses gives.
+#[test]
+fn a_loss_of_infinity_is_a_fault() {
+    let settings = Settings { workers: 2, evaluate: None, ..settings("mean:period=4", "12step") };
+    let transports: Vec<_> =
+        threads::transports(2, LONG).into_iter().map(|it| std::sync::Mutex::new(Some(it))).collect();
+    let mut faults = all(
+        |worker| {
+            let transport = transports[worker as usize].lock().unwrap().take().unwrap();
+            let mut x = vec![1.0; 45];
+            let mut session = Session::over(&transport, &settings, &mut x).unwrap();
+            let mut faults = Vec::new();
+            while session.due() != Due::End {
+                match session.due() {
+                    Due::Step => {
+                        let loss = if worker == 1 { f64::INFINITY } else { f64::NAN };
+                        x[0] += 1.0 + worker as f32;
+                        session.step(LocalStep::new(loss, 0.1)).unwrap();
+                    }
+                    Due::Round => faults.extend(session.round(&[], &mut x).unwrap().events),
+                    Due::Evaluate => drop(session.evaluated_model(&x).unwrap()),
+                    Due::End => {}
+                }
+            }
+            session.finish().unwrap();
+            faults.retain(|event| matches!(event, Event::Fault(_)));
+            faults
+        },
+        2,
+    );
+    let [Event::Fault(fault)] = &faults.remove(0)[..] else { panic!("one fault is expected: {faults:?}") };
+    assert_eq!((fault.at.rounds, fault.worker), (1, Some(1)));
+    assert!(fault.what.starts_with("worker 1's loss is infinite"), "{}", fault.what);
 }
 
 /// A worker is scored by the mean loss of its last batches, whether losses come with the steps or later.
