@@ -37,6 +37,7 @@ impl Settings {
         }
         // Runs that were begun before there was this setting have none.
         entries.extend(self.wait.map(|wait| ("wait".into(), json!(milliseconds(wait)))));
+        entries.extend(self.buffers.as_ref().map(|buffers| ("buffers".into(), json!(buffers))));
         entries
     }
 

@@ -514,6 +514,22 @@ fn another_model_is_refused() {
     assert!(error.contains("method.period is \"7\" here and \"32\" there"), "{error}");
 }
 
+/// What is done with buffers is compared where the run has it; one that was begun before has not.
+#[test]
+fn another_choice_of_buffers_is_refused() {
+    let with = |buffers: Option<&str>| Settings {
+        workers: 1,
+        buffers: buffers.map(Into::into),
+        ..settings("mean", "16step")
+    };
+    let (_server, address) = coordinator(&with(Some("keep")));
+    let join = |address: &str, buffers| Session::join(joiner(address), &with(buffers), &mut [0.0; 45]);
+    let error = join(&address, Some("recalibrate")).unwrap_err().to_string();
+    assert!(error.contains("buffers is \"recalibrate\" here and \"keep\" there"), "{error}");
+    let (_server, before) = coordinator(&with(None));
+    join(&before, Some("recalibrate")).unwrap();
+}
+
 /// A worker whose parameters are not finite is set to the centre, and must drop its momentum.
 #[test]
 fn a_worker_that_is_not_finite_is_replaced() {
@@ -639,7 +655,7 @@ fn over(change: impl Fn(Settings) -> Settings + Sync) -> Vec<Result<(), String>>
 #[test]
 fn workers_with_other_settings_are_all_told_what_differs() {
     type Change = fn(Settings) -> Settings;
-    let changes: [(&str, Change); 15] = [
+    let changes: [(&str, Change); 16] = [
         ("seed is 0 on worker 1 and 7 on worker 0", |s| Settings { seed: 0, ..s }),
         ("method.period is \"3\" on worker 1 and \"4\" on worker 0", |s| Settings {
             method: "mean:period=3,pull=1".parse().unwrap(),
@@ -660,6 +676,7 @@ fn workers_with_other_settings_are_all_told_what_differs() {
         ("pace is", |s| Settings { pace: Pace::Free, ..s }),
         ("name is", |s| Settings { name: "another".into(), ..s }),
         ("statistics m is", |s| Settings { statistics: Some(Layout::new([("m", vec![2])]).unwrap()), ..s }),
+        ("buffers is \"keep\" on worker 1", |s| Settings { buffers: Some("keep".into()), ..s }),
         (
             "tensor a is \"number 2 of shape [5]\" on worker 1 and \"number 1 of shape [5]\" on worker 0",
             |s| Settings { layout: Layout::new([("b", vec![40]), ("a", vec![5])]).unwrap(), ..s },
