@@ -265,3 +265,26 @@ fn the_figures_follow_from_the_errors() {
         format!("**{middle} on average, 95 % interval [{low}, {high}]** ({count} pairs, standard deviation ");
     assert!(words(&page).contains(&in_page), "cifar10-resnet20.md: {in_page}");
 }
+
+/// Without this a build on Windows fails, which nothing here would notice.
+#[test]
+fn what_only_unix_has_is_for_unix_only() {
+    for path in tree().iter().filter(|path| path.extension().is_some_and(|it| it == "rs")) {
+        if !path.starts_with("crates") || !path.components().any(|part| part.as_os_str() == "src") {
+            continue;
+        }
+        let text = fs::read_to_string(root().join(path)).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        for at in (0..lines.len()).filter(|at| lines[*at].contains("::os::unix")) {
+            let before = &lines[at.saturating_sub(5)..at];
+            let is_marked = ["#[cfg(unix)]", "#[cfg(all(test, unix))]"];
+            assert!(
+                before.iter().any(|line| is_marked.contains(&line.trim())),
+                "{}:{}: #[cfg(unix)] is missing: {}",
+                path.display(),
+                at + 1,
+                lines[at].trim()
+            );
+        }
+    }
+}

@@ -7,7 +7,7 @@ use grawa_comm::threads;
 use grawa_core::{
     FunctionReplica, Key, Layout, Method, Name, Prox, Purpose, Replica, Sequential, Sgd, Share, StateKind,
 };
-use grawa_session::event::{Finished, Reason, Round};
+use grawa_session::event::{Event, Finished, Reason, Round};
 use grawa_session::{Due, Error, LocalStep, Pace, RoundResult, Session, Settings};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -514,6 +514,22 @@ fn another_model_is_refused() {
     assert!(error.contains("method.period is \"7\" here and \"32\" there"), "{error}");
 }
 
+/// What is done with buffers is compared where the run has it; one that was begun before has not.
+#[test]
+fn another_choice_of_buffers_is_refused() {
+    let with = |buffers: Option<&str>| Settings {
+        workers: 1,
+        buffers: buffers.map(Into::into),
+        ..settings("mean", "16step")
+    };
+    let (_server, address) = coordinator(&with(Some("keep")));
+    let join = |address: &str, buffers| Session::join(joiner(address), &with(buffers), &mut [0.0; 45]);
+    let error = join(&address, Some("recalibrate")).unwrap_err().to_string();
+    assert!(error.contains("buffers is \"recalibrate\" here and \"keep\" there"), "{error}");
+    let (_server, before) = coordinator(&with(None));
+    join(&before, Some("recalibrate")).unwrap();
+}
+
 /// A worker whose parameters are not finite is set to the centre, and must drop its momentum.
 #[test]
 fn a_worker_that_is_not_finite_is_replaced() {
@@ -538,6 +554,41 @@ fn a_worker_that_is_not_finite_is_replaced() {
         2,
     );
     assert!(replaced.contains(&(0, false)) && replaced.contains(&(1, true)), "{replaced:?}");
+}
+
+/// The record holds no infinity: a worker whose loss is infinite has one fault. NaN is what a loop without losses gives.
+#[test]
+fn a_loss_of_infinity_is_a_fault() {
+    let settings = Settings { workers: 2, evaluate: None, ..settings("mean:period=4", "12step") };
+    let transports: Vec<_> =
+        threads::transports(2, LONG).into_iter().map(|it| std::sync::Mutex::new(Some(it))).collect();
+    let mut faults = all(
+        |worker| {
+            let transport = transports[worker as usize].lock().unwrap().take().unwrap();
+            let mut x = vec![1.0; 45];
+            let mut session = Session::over(&transport, &settings, &mut x).unwrap();
+            let mut faults = Vec::new();
+            while session.due() != Due::End {
+                match session.due() {
+                    Due::Step => {
+                        let loss = if worker == 1 { f64::INFINITY } else { f64::NAN };
+                        x[0] += 1.0 + worker as f32;
+                        session.step(LocalStep::new(loss, 0.1)).unwrap();
+                    }
+                    Due::Round => faults.extend(session.round(&[], &mut x).unwrap().events),
+                    Due::Evaluate => drop(session.evaluated_model(&x).unwrap()),
+                    Due::End => {}
+                }
+            }
+            session.finish().unwrap();
+            faults.retain(|event| matches!(event, Event::Fault(_)));
+            faults
+        },
+        2,
+    );
+    let [Event::Fault(fault)] = &faults.remove(0)[..] else { panic!("one fault is expected: {faults:?}") };
+    assert_eq!((fault.at.rounds, fault.worker), (1, Some(1)));
+    assert!(fault.what.starts_with("worker 1's loss is infinite"), "{}", fault.what);
 }
 
 /// A worker is scored by the mean loss of its last batches, whether losses come with the steps or later.
@@ -604,7 +655,7 @@ fn over(change: impl Fn(Settings) -> Settings + Sync) -> Vec<Result<(), String>>
 #[test]
 fn workers_with_other_settings_are_all_told_what_differs() {
     type Change = fn(Settings) -> Settings;
-    let changes: [(&str, Change); 15] = [
+    let changes: [(&str, Change); 16] = [
         ("seed is 0 on worker 1 and 7 on worker 0", |s| Settings { seed: 0, ..s }),
         ("method.period is \"3\" on worker 1 and \"4\" on worker 0", |s| Settings {
             method: "mean:period=3,pull=1".parse().unwrap(),
@@ -625,6 +676,7 @@ fn workers_with_other_settings_are_all_told_what_differs() {
         ("pace is", |s| Settings { pace: Pace::Free, ..s }),
         ("name is", |s| Settings { name: "another".into(), ..s }),
         ("statistics m is", |s| Settings { statistics: Some(Layout::new([("m", vec![2])]).unwrap()), ..s }),
+        ("buffers is \"keep\" on worker 1", |s| Settings { buffers: Some("keep".into()), ..s }),
         (
             "tensor a is \"number 2 of shape [5]\" on worker 1 and \"number 1 of shape [5]\" on worker 0",
             |s| Settings { layout: Layout::new([("b", vec![40]), ("a", vec![5])]).unwrap(), ..s },

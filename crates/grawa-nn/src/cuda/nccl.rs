@@ -7,7 +7,7 @@
 use super::device::Stream;
 use super::library::{self, Name};
 use crate::Error;
-use libloading::os::unix::{Library, RTLD_NOW};
+use libloading::Library;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -69,7 +69,7 @@ impl Nccl {
             Error::device(format!("use {}", path.display()), why)
         };
         // SAFETY: NVIDIA's own library; the function types are those of its header.
-        let library = unsafe { Library::open(Some(path), RTLD_NOW) }.map_err(wrong)?;
+        let library = unsafe { Library::new(path) }.map_err(wrong)?;
         macro_rules! function {
             ($name:literal) => {
                 // SAFETY: NVIDIA's own library; the function types are those of its header.

@@ -138,6 +138,8 @@ pub struct Process {
     pub(crate) last_round: Option<Round>,
     /// Workers that were left out of the last round.
     left_out: Vec<u32>,
+    /// Workers whose loss was infinite.
+    infinite: BTreeSet<u32>,
     /// What all workers should be warned of, once.
     pub(crate) warning: Option<String>,
     has_warned: bool,
@@ -262,6 +264,7 @@ impl Process {
             evaluated_at: None,
             last_round: None,
             left_out: Vec::new(),
+            infinite: BTreeSet::new(),
             warning: None,
             has_warned: false,
             began: (common.clock)(),

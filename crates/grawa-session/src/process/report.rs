@@ -134,7 +134,8 @@ impl Process {
             bytes: before.saturating_add(bytes.saturating_mul(self.processes.len() as u64)),
         };
         self.last_round = Some(round.clone());
-        let faults = self.left_out_faults(left_out, messages.len(), had_diverged);
+        let infinite = self.infinite_losses(messages, &left_out);
+        let faults = self.left_out_faults(left_out, messages.len(), had_diverged).into_iter().chain(infinite);
         self.report_shared([Event::Round(round)].into_iter().chain(faults).collect());
     }
 
@@ -156,6 +157,20 @@ impl Process {
             _ => "parameters are not finite: it continues from the centre, without its momentum",
         };
         left_out.iter().map(|worker| fault(Some(*worker), format!("worker {worker}'s {what}"))).collect()
+    }
+
+    /// Losses of infinity, which the round's event cannot hold: each worker's once. NaN may mean that no loss is known, and who was
+    /// left out has its fault already.
+    fn infinite_losses(&mut self, messages: &Messages, left_out: &[u32]) -> Vec<Event> {
+        let mut events = Vec::new();
+        for (worker, RoundMessage { tally, .. }) in messages {
+            let is_new = tally.steps > 0 && tally.loss.is_infinite() && !left_out.contains(worker);
+            if is_new && self.infinite.insert(*worker) {
+                let what = format!("worker {worker}'s loss is infinite: a smaller learning rate may help");
+                events.push(Event::Fault(Fault { at: self.place(), worker: Some(*worker), what }));
+            }
+        }
+        events
     }
 
     /// Every process tells its supervisor how the run ended.
