@@ -6,6 +6,8 @@ use super::socket_member::{Caller, Ended, SocketMember};
 use crate::call::check_lengths;
 use crate::group::environment::lock;
 use crate::group::messages::Call;
+#[cfg(test)]
+use crate::group::simulate::Mutation;
 use crate::group::transfer::all_reduce::all_reduce;
 use crate::group::transfer::overlap::{Finished, Overlap};
 use crate::group::transfer::{TransferError, all_gather};
@@ -24,7 +26,7 @@ impl Caller {
     /// one, a member that joined or returned has not: operations on the others begin with the committed centre, too.
     fn centre_before(&self) -> Arc<Vec<f32>> {
         #[cfg(test)]
-        if self.client.environment.mutation() == Some(crate::group::simulate::Mutation::OwnBase) {
+        if self.client.environment.mutation() == Some(Mutation::OwnBase) {
             return Arc::clone(&self.centre);
         }
         match self.number {
@@ -83,10 +85,13 @@ impl SocketMember {
         loop {
             let mut messages = Vec::new();
             let ended = self.caller.run_operation(call, |links, peers| {
+                let own = links.rank;
                 let (gathered, digest) = all_gather::all_gather(links, message)?;
-                // A message that cannot be read is its sender's fault: a complaint, as about a transfer that failed.
+                // A message that cannot be read is its sender's fault: a complaint, as about a transfer that failed. Nobody complains about
+                // itself: a member that cannot read what it sent cannot take part, and leaves.
                 for (rank, (peer, bytes)) in peers.iter().zip(&gathered).enumerate() {
-                    let wrong = |why| TransferError::with(rank)(Error::Message { why });
+                    let rank = (rank != own).then_some(rank);
+                    let wrong = |why| TransferError { rank, why: Error::Message { why } };
                     check(peer.worker, bytes).map_err(wrong)?;
                 }
                 messages = peers.iter().map(|peer| peer.worker).zip(gathered).collect();
