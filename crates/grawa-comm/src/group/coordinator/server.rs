@@ -414,6 +414,9 @@ impl Shared {
             let entries: Vec<Entry> =
                 decisions.iter().flat_map(|decision| decision.entries.iter().cloned()).collect();
             let written = {
+                #[cfg(test)]
+                let _locked = (self.environment.mutation() == Some(Mutation::LockedJournal))
+                    .then(|| self.environment.lock_long(&self.decider));
                 let mut journal = self.environment.lock_long(&self.journal);
                 journal.as_mut().filter(|_| !entries.is_empty()).map_or(Ok(()), |it| it.append(&entries))
             };
@@ -628,6 +631,10 @@ impl Decider {
     fn handle(&mut self, input: Input, shared: &Shared) -> Result<(), Error> {
         let now = shared.environment.now();
         let pause = now.saturating_sub(std::mem::replace(&mut self.decided_at, now));
+        #[cfg(test)]
+        let is_seen = self.coordinator.settings.mutation != Some(Mutation::OwnClock);
+        #[cfg(test)]
+        let pause = pause * u32::from(is_seen);
         let mut actions = Vec::new();
         if pause > PAUSE {
             // What members sent meanwhile is still to be read.
@@ -637,8 +644,12 @@ impl Decider {
         // Heartbeats are answered at once: a slow disk would make members give up their connections.
         // So is a new connection: nothing that is sent on it waits yet, and it says nothing that must be in the journal but a charter.
         let charter_waits = self.charter_waits;
+        #[cfg(test)]
+        let is_late = self.coordinator.settings.mutation == Some(Mutation::LateWelcome);
         let is_urgent = |action: &mut Action| match action {
             Action::Send { message: ToMember::HeartbeatAck, .. } => true,
+            #[cfg(test)]
+            Action::Send { message: ToMember::Welcome { .. }, .. } if is_late => false,
             Action::Send { message: ToMember::Welcome { charter, .. }, .. } => {
                 charter.is_none() || !charter_waits
             }
