@@ -701,7 +701,7 @@ impl Coordinator {
                 let returns = self.committed.is_some() && record.late_restores == 0 && took_part;
                 record.is_new = false;
                 record.state = if returns { MemberState::Active } else { MemberState::Ready };
-                (record.late_restores, record.steps, record.is_assigned) = (0, 0, true);
+                (record.steps, record.is_assigned) = (0, true);
             }
             self.send(worker, ToMember::Ready { op: self.op });
             return self.send_round_due(worker);

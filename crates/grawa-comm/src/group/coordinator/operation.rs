@@ -164,11 +164,12 @@ impl Coordinator {
             }
             self.begin_round(&[], now);
         } else if self.begins_round() {
-            let is_behind = |record: &MemberRecord| {
-                LATE_RESTORES.contains(&record.late_restores)
-                    && matches!(record.state, MemberState::Restoring(_))
+            // Until it has fetched the state, and then until it has called the round.
+            let is_behind = |(worker, record): (&u32, &MemberRecord)| {
+                let is_on_its_way = matches!(record.state, MemberState::Restoring(_) | MemberState::Ready);
+                LATE_RESTORES.contains(&record.late_restores) && is_on_its_way && !self.has_arrived(*worker)
             };
-            let is_behind = self.roster.values().any(is_behind);
+            let is_behind = self.roster.iter().any(is_behind);
             let alone = !founding && self.active().next().is_none();
             let wait = || match is_behind {
                 true => self.settings.round_wait().longest,
@@ -207,7 +208,7 @@ impl Coordinator {
         for (worker, record) in &mut self.roster {
             if record.state == MemberState::Ready {
                 if self.operation.arrived.contains_key(worker) {
-                    record.state = MemberState::Active;
+                    (record.state, record.late_restores) = (MemberState::Active, 0);
                     let event = CoordinatorEvent::Joined { worker: *worker, op: self.op };
                     self.actions.push(super::Action::Emit(event));
                 } else {
@@ -277,6 +278,10 @@ impl Coordinator {
 
     /// Whether the operation that members have called begins when every connected member has arrived.
     pub(super) fn awaits_all(&self) -> bool {
+        #[cfg(test)]
+        if self.has(Mutation::EarlyEnd) {
+            return false;
+        }
         self.begins_round() && self.operation.transfer.is_none() && self.operation.is_final_barrier()
     }
 
@@ -605,6 +610,35 @@ mod tests {
             receive(&mut coordinator, 1, arrive(), Duration::from_secs(1));
             assert_eq!(begun(&coordinator), (true, vec![0, 1, 2]));
         }
+    }
+
+    /// A round that waits for a joiner which could not keep up waits until that has called it, not only until it has the state.
+    #[test]
+    fn a_late_joiner_is_waited_for_until_it_calls_the_round() {
+        let second = Duration::from_secs(1);
+        let mut coordinator =
+            Coordinator::new(Settings { founders: 2, ..Settings::default() }, 7, vec![], &[]);
+        let join = |coordinator: &mut Coordinator, session: u64| {
+            let (version, address) = (VERSION, "here".into());
+            let hello = Hello { version, run: 0, token: session, worker: None, address };
+            receive(coordinator, session, ToCoordinator::Hello(hello), Duration::ZERO);
+            receive(coordinator, session, enter(), Duration::ZERO);
+        };
+        (0..2).for_each(|session| join(&mut coordinator, session));
+        operate(&mut coordinator, 0, Call::Gather, &[0, 1], Duration::ZERO);
+        let held = StateVersion { op: 1, digest: 6 };
+        (0..2).for_each(|session| receive(&mut coordinator, session, ToCoordinator::Holds(held), second));
+        join(&mut coordinator, 2);
+        for _ in 0..*LATE_RESTORES.start() {
+            receive(&mut coordinator, 2, ToCoordinator::NotRestored { donor: 0 }, second);
+        }
+        let call = ToCoordinator::Arrive { op: 1, call: Call::Gather, steps: 0, known_epoch: 0 };
+        (0..2).for_each(|session| receive(&mut coordinator, session, call.clone(), second));
+        assert!(!begun(&coordinator).0, "it fetches the state");
+        receive(&mut coordinator, 2, ToCoordinator::Enter(held), second);
+        assert!(!begun(&coordinator).0, "it has the state");
+        receive(&mut coordinator, 2, call, second);
+        assert_eq!(begun(&coordinator), (true, vec![0, 1, 2]));
     }
 
     /// A founder that sends heartbeats and takes no step is waited for as long as inside a round.

@@ -15,6 +15,8 @@ use crate::group::fingerprint::objection as objection_to;
 use crate::group::messages::{
     Entry, LONGEST, LONGEST_CHARTER, StateVersion, ToCoordinator, ToMember, VERSION, decode, encode,
 };
+#[cfg(test)]
+use crate::group::simulate::Mutation;
 use crate::group::wire::connection::{Reader, Writer};
 use crate::group::wire::file_limit::{Limits, objection as too_few_files};
 use crate::group::wire::frame::HEADER;
@@ -227,7 +229,9 @@ impl CoordinatorServer {
         let (emit, events) = channel();
         let (connections, traffic) = (BTreeMap::new(), Traffic::default());
         let (has_journal, decided_at) = (journal.is_some(), environment.now());
-        let decider = Decider { coordinator, has_journal, unwritten: 0, connections, traffic, decided_at };
+        let (unwritten, charter_waits) = (0, false);
+        let decider =
+            Decider { coordinator, has_journal, unwritten, charter_waits, connections, traffic, decided_at };
         let limits = Limits::here();
         let shared = Arc::new(Shared {
             environment: environment.clone(),
@@ -409,13 +413,17 @@ impl Shared {
             drop(waiting);
             let entries: Vec<Entry> =
                 decisions.iter().flat_map(|decision| decision.entries.iter().cloned()).collect();
-            let mut journal = self.environment.lock_long(&self.journal);
-            let written =
-                journal.as_mut().filter(|_| !entries.is_empty()).map_or(Ok(()), |it| it.append(&entries));
-            drop(journal);
+            let written = {
+                #[cfg(test)]
+                let _locked = (self.environment.mutation() == Some(Mutation::LockedJournal))
+                    .then(|| self.environment.lock_long(&self.decider));
+                let mut journal = self.environment.lock_long(&self.journal);
+                journal.as_mut().filter(|_| !entries.is_empty()).map_or(Ok(()), |it| it.append(&entries))
+            };
             self.decide(|decider| {
                 written?;
                 decider.unwritten -= decisions.len();
+                decider.charter_waits &= !has_charter(&entries);
                 decisions.into_iter().flat_map(|it| it.actions).for_each(|action| decider.act(action, self));
                 Ok(())
             });
@@ -521,6 +529,10 @@ impl Shared {
     }
 }
 
+fn has_charter(entries: &[Entry]) -> bool {
+    entries.iter().any(|entry| matches!(entry, Entry::Adopted { .. }))
+}
+
 /// The message of a panic.
 fn message_of(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -581,6 +593,8 @@ struct Decider {
     has_journal: bool,
     /// Decisions that wait for the journal. All that follows waits behind them.
     unwritten: usize,
+    /// The charter is among them.
+    charter_waits: bool,
     /// When it last decided something.
     decided_at: Duration,
     connections: BTreeMap<Session, Connection>,
@@ -617,6 +631,10 @@ impl Decider {
     fn handle(&mut self, input: Input, shared: &Shared) -> Result<(), Error> {
         let now = shared.environment.now();
         let pause = now.saturating_sub(std::mem::replace(&mut self.decided_at, now));
+        #[cfg(test)]
+        let is_seen = self.coordinator.settings.mutation != Some(Mutation::OwnClock);
+        #[cfg(test)]
+        let pause = pause * u32::from(is_seen);
         let mut actions = Vec::new();
         if pause > PAUSE {
             // What members sent meanwhile is still to be read.
@@ -624,22 +642,34 @@ impl Decider {
         }
         actions.extend(self.coordinator.handle(input, now));
         // Heartbeats are answered at once: a slow disk would make members give up their connections.
-        let is_ack =
-            |action: &mut Action| matches!(action, Action::Send { message: ToMember::HeartbeatAck, .. });
-        for ack in actions.extract_if(.., is_ack).collect::<Vec<_>>() {
-            self.act(ack, shared);
+        // So is a new connection: nothing that is sent on it waits yet, and it says nothing that must be in the journal but a charter.
+        let charter_waits = self.charter_waits;
+        #[cfg(test)]
+        let is_late = self.coordinator.settings.mutation == Some(Mutation::LateWelcome);
+        let is_urgent = |action: &mut Action| match action {
+            Action::Send { message: ToMember::HeartbeatAck, .. } => true,
+            #[cfg(test)]
+            Action::Send { message: ToMember::Welcome { .. }, .. } if is_late => false,
+            Action::Send { message: ToMember::Welcome { charter, .. }, .. } => {
+                charter.is_none() || !charter_waits
+            }
+            _ => false,
+        };
+        for urgent in actions.extract_if(.., is_urgent).collect::<Vec<_>>() {
+            self.act(urgent, shared);
         }
         let entry =
             |action: &Action| if let Action::Log(entry) = action { Some(entry.clone()) } else { None };
         let entries: Vec<Entry> = actions.iter().filter_map(entry).collect();
         #[cfg(test)]
-        if self.coordinator.settings.mutation == Some(crate::group::simulate::Mutation::ActBeforeLog) {
+        if self.coordinator.settings.mutation == Some(Mutation::ActBeforeLog) {
             std::mem::take(&mut actions).into_iter().for_each(|action| self.act(action, shared));
         }
         if !self.has_journal || entries.is_empty() && self.unwritten == 0 {
             actions.into_iter().for_each(|action| self.act(action, shared));
         } else if !(entries.is_empty() && actions.is_empty()) {
             self.unwritten += 1;
+            self.charter_waits |= has_charter(&entries);
             shared.unwritten.lock().push_back(Decision { entries, actions });
             shared.unwritten.notify();
         }
@@ -709,7 +739,7 @@ impl Decider {
 mod tests {
     use super::super::deadline::RoundWait;
     use super::*;
-    use crate::group::messages::{Hello, Record};
+    use crate::group::messages::{Call, Hello, Proposal, Record};
     use crate::group::wire::connection::{ALWAYS, dial, establish};
     use std::net::{TcpListener, TcpStream};
 
@@ -752,6 +782,61 @@ mod tests {
         });
     }
 
+    /// Says hello as a process with this token.
+    fn greet(server: &CoordinatorServer, token: u64) -> (Writer, Reader) {
+        let address = server.address().to_string();
+        let (mut writer, reader) = dial(&Environment::System, &address, &Security::Plain).unwrap();
+        let hello = Hello { version: VERSION, run: 0, token, worker: None, address: "a:1".into() };
+        let build = ToCoordinator::Build { fingerprint: crate::group::fingerprint::fingerprint() };
+        for message in [ToCoordinator::Hello(hello), build] {
+            writer.send(&encode(&message).unwrap(), ALWAYS).unwrap();
+        }
+        (writer, reader)
+    }
+
+    /// The charter with which it is welcomed; none if it is not, within half a second.
+    fn welcome(reader: &mut Reader) -> Option<Vec<u8>> {
+        let began = std::time::Instant::now();
+        let found = reader.receive(LONGEST, &|| began.elapsed() < Duration::from_millis(500)).ok()??;
+        match decode(&found).unwrap() {
+            ToMember::Welcome { charter, .. } => charter,
+            other => panic!("{other:?} is no welcome"),
+        }
+    }
+
+    /// A sync may take longer than a worker waits for its welcome. It waits for no other entry than the charter that it gets.
+    #[test]
+    fn a_slow_disk_keeps_nobody_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let (journal, _) = Journal::open(&folder.path().join("journal"), false).unwrap();
+        let (environment, coordinator) =
+            (Environment::System, Coordinator::new(Settings::default(), 7, Vec::new(), &[]));
+        let plain = Security::Plain;
+        let server =
+            CoordinatorServer::start(&environment, "127.0.0.1:0", plain, coordinator, Some(journal)).unwrap();
+        let await_unwritten = |expected: bool| {
+            while server.shared.decide(|decider| Ok(decider.unwritten > 0)).unwrap() != expected {
+                environment.sleep(Duration::from_millis(1));
+            }
+        };
+        let (mut first, mut reader) = greet(&server, 5);
+        assert_eq!(welcome(&mut reader), Some(vec![]));
+        let mut send = |message: &ToCoordinator| first.send(&encode(message).unwrap(), ALWAYS).unwrap();
+        let slow = lock(&server.shared.journal);
+        send(&ToCoordinator::Propose(Proposal { charter: vec![1], trigger: None, wait: None }));
+        await_unwritten(true);
+        assert_eq!(welcome(&mut greet(&server, 6).1), None);
+        drop(slow);
+        await_unwritten(false);
+        let slow = lock(&server.shared.journal);
+        send(&ToCoordinator::Enter(StateVersion { op: 0, digest: 1 }));
+        send(&ToCoordinator::Arrive { op: 0, call: Call::Gather, steps: 0, known_epoch: 0 });
+        await_unwritten(true);
+        assert_eq!(welcome(&mut greet(&server, 7).1), Some(vec![1]));
+        await_unwritten(true);
+        drop(slow);
+    }
+
     /// The next event, which says that the coordinator failed.
     fn failure(server: &CoordinatorServer) -> String {
         match server.next(LONG) {
@@ -776,13 +861,7 @@ mod tests {
     #[test]
     fn a_panic_ends_all_connections() {
         let server = server(Settings::default(), &[]);
-        let address = server.address().to_string();
-        let (mut writer, mut reader) = dial(&Environment::System, &address, &Security::Plain).unwrap();
-        let hello = Hello { version: VERSION, run: 0, token: 5, worker: None, address: "a:1".into() };
-        let build = ToCoordinator::Build { fingerprint: crate::group::fingerprint::fingerprint() };
-        for message in [ToCoordinator::Hello(hello), build] {
-            writer.send(&encode(&message).unwrap(), ALWAYS).unwrap();
-        }
+        let (_writer, mut reader) = greet(&server, 5);
         let welcome = reader.receive(LONGEST, ALWAYS).unwrap().unwrap();
         assert!(matches!(decode(&welcome).unwrap(), ToMember::Welcome { worker: 0, .. }));
         assert_eq!(server.status().workers.len(), 1);

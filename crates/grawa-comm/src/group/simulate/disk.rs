@@ -37,7 +37,9 @@ pub(crate) struct Disk {
 
 impl Disk {
     pub(crate) fn append(&mut self, entries: &[Entry]) -> Result<(), Error> {
-        let time = Duration::from_micros(self.process.world.state().below(15_000));
+        let now = self.process.now();
+        let time = self.schedule.kind.sync(now, |n| self.process.world.state().below(n));
+        let time = Duration::from_millis(time);
         let mut known = self.schedule.known();
         known.journal.append(entries)?;
         drop(known);

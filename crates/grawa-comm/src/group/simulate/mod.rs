@@ -28,19 +28,17 @@ use super::messages::{Entry, Proposal, Record, StateVersion};
 use super::transfer::TransferOptions;
 use super::wire::tls::Security;
 use crate::{Lost, Why};
-use faults::{CALM, END, Fault, SETTLED, schedule};
+use faults::{CALM, Fault, Kind, SETTLED, schedule};
 use grawa_core::{Key, Method, Purpose};
 use scheduler::World;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use worker::{PERIOD, Seen};
+use worker::{Build, PERIOD, Seen};
 
 const COORDINATOR: &str = "10.255.0.1:1";
 const RUN: u64 = 77;
-/// The longest from one round to the next when nothing happens.
-const LONG: Duration = Duration::from_secs(3);
 
 /// A defect of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,12 +67,24 @@ pub(crate) enum Mutation {
     OldPlan,
     /// A transfer goes on when a member is lost.
     NoAbort,
+    /// Nothing is decided, and no heartbeat answered, while the journal is written.
+    LockedJournal,
+    /// A worker that joins is welcomed when the journal is written.
+    LateWelcome,
+    /// The coordinator counts a time in which it was stopped as silence of the members.
+    OwnClock,
+    /// The final barrier begins without those that are late.
+    EarlyEnd,
+    /// A member counts messages that its worker refuses.
+    AnyMessage,
+    /// A member that cannot read its own message complains about itself, and waits.
+    OwnMessage,
 }
 
 impl Mutation {
     /// Who finds it: the simulation within [`ENOUGH`] schedules, and the exploration of every order of events (in
     /// `coordinator/explore`), which runs the coordinator and the members, but no sockets and no server.
-    pub(crate) const FOUND_BY: [(Mutation, [bool; 2]); 12] = [
+    pub(crate) const FOUND_BY: [(Mutation, [bool; 2]); 18] = [
         (Mutation::AnyDigest, [true, true]),
         (Mutation::ActBeforeLog, [true, false]),
         (Mutation::OneMissing, [true, true]),
@@ -87,12 +97,21 @@ impl Mutation {
         (Mutation::AnyEntrant, [false, true]),
         (Mutation::OldPlan, [false, true]),
         (Mutation::NoAbort, [false, true]),
+        (Mutation::LockedJournal, [true, false]),
+        (Mutation::LateWelcome, [true, false]),
+        (Mutation::OwnClock, [true, false]),
+        (Mutation::EarlyEnd, [true, false]),
+        (Mutation::AnyMessage, [true, false]),
+        (Mutation::OwnMessage, [true, false]),
     ];
 }
 
 /// What a schedule is, and what is known of its run.
 #[derive(Debug)]
 struct Schedule {
+    kind: Kind,
+    /// Rounds after which the run ends.
+    budget: Option<u64>,
     settings: Settings,
     method: Method,
     is_free: bool,
@@ -119,6 +138,12 @@ struct Known {
     gathered: BTreeMap<(u64, u64), Messages>,
     evaluations: BTreeMap<evaluation::Place, evaluation::Evaluation>,
     status: Status,
+    /// All were asked to stop.
+    stops: bool,
+    /// How often the coordinator died.
+    deaths: u64,
+    /// The centre with which workers ended the run.
+    ends: BTreeMap<StateVersion, Vec<u32>>,
     forged: u64,
     counts: Counts,
 }
@@ -133,6 +158,8 @@ struct Counts {
     /// Crashes after which synced records were missing, and damage that was found out.
     lies: u64,
     found_out: u64,
+    /// Workers that ended the run with the others.
+    ends: u64,
 }
 
 impl Schedule {
@@ -161,6 +188,19 @@ impl Schedule {
         if found != messages {
             let why = format!("at {of:?} node {node} has {messages:?}, and others {found:?}");
             process.world.state().fail(|| why);
+        }
+    }
+
+    /// A worker ends the run with this state, the same for all unless a coordinator that knew nothing of the end has begun again.
+    fn end(&self, process: &Process, version: Option<StateVersion>, centre: &[f32]) {
+        let mut known = self.known();
+        let bits: Vec<u32> = centre.iter().map(|x| x.to_bits()).collect();
+        let is_same = version.is_some_and(|it| known.ends.entry(it).or_insert_with(|| bits.clone()) == &bits);
+        known.counts.ends += 1;
+        let may_differ = known.deaths + known.counts.recoveries > 0;
+        if !is_same || known.ends.len() > 1 && !may_differ {
+            let ends: Vec<StateVersion> = known.ends.keys().copied().collect();
+            process.world.state().fail(|| format!("a worker ends with {version:?}, and all with {ends:?}"));
         }
     }
 
@@ -235,8 +275,12 @@ impl Schedule {
         let server =
             CoordinatorServer::start(&environment, COORDINATOR, Security::Plain, coordinator, journal);
         let server = server.unwrap();
+        let mut has_asked = false;
         loop {
             process.sleep(Duration::from_millis(50));
+            if self.known().stops && !std::mem::replace(&mut has_asked, true) {
+                server.ask_to_stop();
+            }
             while let Some(event) = server.next(Duration::ZERO) {
                 self.watch(process, event);
             }
@@ -252,6 +296,15 @@ impl Schedule {
             ServerEvent::Decision(
                 CoordinatorEvent::Differs { .. } | CoordinatorEvent::Lost(Lost { why: Why::Differs, .. }),
             ) if known.forged == 0 => state.fail(|| "a member holds other bits".into()),
+            // A slow disk and a coordinator that was stopped are no fault of a member. One that has ended need not be heard leaving.
+            ServerEvent::Decision(CoordinatorEvent::Lost(Lost { worker, why }))
+                if self.kind != Kind::Any
+                    && known.first.is_some()
+                    && known.ends.is_empty()
+                    && !matches!(why, Why::Left | Why::Late { .. }) =>
+            {
+                state.fail(|| format!("worker {worker} is lost: {why:?}"));
+            }
             ServerEvent::Decision(CoordinatorEvent::Retry { .. }) => known.counts.retries += 1,
             ServerEvent::Decision(CoordinatorEvent::Recovered { .. }) => known.counts.recoveries += 1,
             ServerEvent::Failed { why } => state.fail(|| why),
@@ -277,11 +330,16 @@ impl Simulation {
         self.coordinator = Some(process);
     }
 
-    fn start_worker(&mut self, node: usize, is_other: bool) {
+    fn start_worker(&mut self, node: usize, build: Build) {
         let process = self.world.process(Some(node));
         let (schedule, own) = (Arc::clone(&self.schedule), process.clone());
-        process.spawn(move || worker::work(&own, &schedule, node, is_other)).unwrap();
+        process.spawn(move || worker::work(&own, &schedule, node, build)).unwrap();
         self.nodes[node] = Some(process);
+    }
+
+    fn join(&mut self, build: Build) {
+        self.nodes.push(None);
+        self.start_worker(self.nodes.len() - 1, build);
     }
 
     fn is_running(&self, node: usize) -> bool {
@@ -297,14 +355,12 @@ impl Simulation {
                     self.schedule.see(node, |seen| seen.is_alive = false);
                 }
             }
-            Fault::Start { node } if !self.is_running(node) => self.start_worker(node, false),
+            Fault::Start { node } if !self.is_running(node) => self.start_worker(node, Build::Same),
             Fault::Start { .. } => {}
             Fault::Leave { node } => self.schedule.see(node, |seen| seen.leaves = true),
             Fault::Pause { node, until } => {
                 if let Some(process) = &self.nodes[node] {
-                    let state = &mut self.world.state();
-                    let paused = &mut state.processes[process.id].paused_until;
-                    *paused = until.max(*paused);
+                    self.world.state().pause(process.id, until);
                 }
             }
             Fault::CutOff { node, until } => {
@@ -323,17 +379,22 @@ impl Simulation {
                 self.schedule.known().forged += 1;
                 self.world.state().network.forges = Some(node);
             }
+            Fault::PauseCoordinator { until } => {
+                if let Some(process) = &self.coordinator {
+                    self.world.state().pause(process.id, until);
+                }
+            }
             Fault::CoordinatorDies => {
                 if let Some(process) = self.coordinator.take() {
+                    self.schedule.known().deaths += 1;
                     self.world.state().kill(process.id);
                 }
             }
             Fault::CoordinatorStarts if self.coordinator.is_none() => self.start_coordinator(),
             Fault::CoordinatorStarts => {}
-            Fault::Join | Fault::JoinOther => {
-                self.nodes.push(None);
-                self.start_worker(self.nodes.len() - 1, matches!(fault, Fault::JoinOther));
-            }
+            Fault::Join => self.join(Build::Same),
+            Fault::JoinOther { build } => self.join(build),
+            Fault::Stop => self.schedule.known().stops = true,
             Fault::Lag { milliseconds } => self.world.state().network.lag = milliseconds,
         }
     }
@@ -343,10 +404,14 @@ impl Simulation {
         let known = self.schedule.known();
         let Known { status, nodes, first, .. } = &*known;
         let alive: Vec<(&usize, &Seen)> =
-            nodes.iter().filter(|(_, seen)| seen.is_alive && !seen.is_other).collect();
+            nodes.iter().filter(|(_, seen)| seen.is_alive && seen.build == Build::Same).collect();
         let founded = first.is_some();
         let is_able = |seen: &Seen| seen.version.is_some_and(|version| version.op > 0);
         let able = alive.iter().any(|(_, seen)| is_able(seen));
+        if !known.ends.is_empty() && !able {
+            // Those that ended the run are gone, and a coordinator that knows nothing of that waits for them.
+            return Ok(());
+        }
         if founded && status.committed.is_some_and(|committed| committed.op > 0) && !able {
             // All that held a committed state are dead: nobody may lead.
             let leads = status.workers.iter().any(|worker| worker.state == MemberState::Active);
@@ -356,8 +421,10 @@ impl Simulation {
             return Ok(());
         }
         for (node, seen) in &alive {
-            let longest = seen.longest.max(END - seen.last_round.max(SETTLED));
-            if longest > LONG {
+            let is_slow = self.schedule.kind == Kind::SlowDisk;
+            let since = if is_slow { seen.last_round } else { seen.last_round.max(SETTLED) };
+            let longest = seen.longest.max(self.schedule.kind.end() - since);
+            if longest > self.schedule.kind.longest() {
                 return Err(format!(
                     "node {node} was in no round for {longest:?}, in the last at {:?}: {}; {:?}",
                     seen.last_round,
@@ -383,6 +450,8 @@ impl Simulation {
 fn simulate(seed: u64, mutation: Option<Mutation>, aloud: bool) -> (Result<(), String>, Counts) {
     let mut draws = Key::new(seed, Purpose::Problem).stream();
     let founders = 1 + draws.below(5) as u32;
+    let kind = Kind::draw(&mut draws);
+    let budget = kind.budget(&mut draws);
     let methods =
         ["mgrawa", "lgrawa:pull=0.3", "easgd", "lsgd", "mean:pull=1", "easgd:preset=reference", "diloco"];
     let method: Method = methods[draws.below(methods.len() as u64) as usize].parse().unwrap();
@@ -393,7 +462,8 @@ fn simulate(seed: u64, mutation: Option<Mutation>, aloud: bool) -> (Result<(), S
         stall: Duration::from_secs(6),
         round_wait: RoundWait {
             shortest: Duration::from_secs(1),
-            longest: Duration::from_secs(3),
+            // Longer than a sync.
+            longest: Duration::from_secs(if kind == Kind::SlowDisk { 8 } else { 3 }),
             ..RoundWait::default()
         },
         trigger: (is_free && !is_open).then_some(PERIOD),
@@ -402,10 +472,11 @@ fn simulate(seed: u64, mutation: Option<Mutation>, aloud: bool) -> (Result<(), S
     };
     let (overlap, bf16) = (draws.below(4) == 0, draws.below(4) == 0);
     let options = TransferOptions { overlap: overlap && method.overlap_objection().is_none(), bf16 };
-    let schedule_of = Schedule { settings, method, is_free, is_open, options, known: Mutex::default() };
+    let schedule_of =
+        Schedule { kind, budget, settings, method, is_free, is_open, options, known: Mutex::default() };
     let (schedule_of, lag) = (Arc::new(schedule_of), 1 + draws.below(30));
     let duplicates = [0, 0, 50][draws.below(3) as usize];
-    let faults = schedule(&mut draws, founders as usize);
+    let faults = schedule(kind, &mut draws, founders as usize);
     let world = World::new(draws, mutation, aloud);
     (world.state().network.lag, world.state().network.duplicates) = (lag, duplicates);
     let mut judged = Ok(());
@@ -419,8 +490,8 @@ fn simulate(seed: u64, mutation: Option<Mutation>, aloud: bool) -> (Result<(), S
             simulation.strike(fault);
         }
         assert!(process.now() >= CALM);
-        while process.now() < END && simulation.world.state().failure.is_none() {
-            process.sleep(Duration::from_secs(1).min(END - process.now()));
+        while process.now() < kind.end() && simulation.world.state().failure.is_none() {
+            process.sleep(Duration::from_secs(1).min(kind.end() - process.now()));
         }
         judged = simulation.judge();
     });
@@ -456,6 +527,7 @@ fn simulate_all(seeds: Range<u64>, mutation: Option<Mutation>) -> (Vec<(u64, Str
                 sum.recoveries += counts.recoveries;
                 sum.lies += counts.lies;
                 sum.found_out += counts.found_out;
+                sum.ends += counts.ends;
                 if mutation.is_some() && !failures.is_empty() {
                     next.store(seeds.end, std::sync::atomic::Ordering::Relaxed);
                 }
@@ -486,12 +558,13 @@ fn simulated_groups_survive() {
         survive(first..first + DRAWN);
     }
     // A simulation in which nothing happens would prove nothing. Of a few schedules that may be by chance.
-    let Counts { rounds, restores, retries, recoveries, lies, found_out } = counts;
+    let Counts { rounds, restores, retries, recoveries, lies, found_out, ends } = counts;
     assert!(rounds > 20 * schedules, "{counts:?}");
     if schedules >= 1000 {
         assert!(rounds > 30 * schedules && restores > schedules / 2, "{counts:?}");
-        assert!(retries > schedules / 10 && recoveries > schedules / 200, "{counts:?}");
-        assert!(lies > schedules / 200 && found_out > schedules / 200, "{counts:?}");
+        assert!(retries > schedules / 20 && recoveries > schedules / 400, "{counts:?}");
+        assert!(lies > schedules / 400 && found_out > schedules / 400, "{counts:?}");
+        assert!(ends > schedules / 2, "{counts:?}");
     }
 }
 

@@ -101,6 +101,11 @@ impl State {
         }
     }
 
+    pub(super) fn pause(&mut self, process: usize, until: Duration) {
+        let paused = &mut self.processes[process].paused_until;
+        *paused = until.max(*paused);
+    }
+
     pub(super) fn kill(&mut self, process: usize) {
         self.processes[process].is_dead = true;
         let mine = self.threads.iter_mut().filter(|thread| thread.process == process);

@@ -1,9 +1,10 @@
 //! A small worker: it trains a tiny vector with the real [`SocketMember`], and checks what all members must agree on. Part of
 //! that is a ledger of the steps that were counted.
 
-use super::faults::SETTLED;
+use super::faults::{Kind, SETTLED};
 use super::scheduler::Process;
 use super::{COORDINATOR, Schedule};
+use crate::group::member::control_connection::Contact;
 use crate::group::member::join::Joiner;
 use crate::group::member::socket_member::SocketMember;
 use crate::group::messages::{Proposal, StateVersion};
@@ -13,6 +14,7 @@ use grawa_core::{Layout, Memory, Method, Report, plan};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub(super) const LENGTH: usize = 40;
@@ -28,9 +30,11 @@ struct Remembered {
     ledger: BTreeMap<u64, u64>,
 }
 
-/// What a worker sends at the beginning of a round.
+/// What a worker sends in an exchange of messages.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Message {
+    /// It was asked to stop: there is no round.
+    stops: bool,
     token: u64,
     /// Its steps that were counted before, and all it has taken.
     counted: u64,
@@ -38,13 +42,42 @@ struct Message {
     score: f64,
 }
 
+impl Message {
+    /// A message from bytes, if what it says can be.
+    fn read(bytes: &[u8]) -> Result<Self, String> {
+        let message: Message = postcard::from_bytes(bytes).map_err(|error| error.to_string())?;
+        let is_sound = message.score.is_finite() && message.counted <= message.taken;
+        if is_sound { Ok(message) } else { Err(format!("{message:?} cannot be")) }
+    }
+}
+
+/// Which exchange of messages this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Exchange {
+    Usual,
+    FinalBarrier,
+    Finish,
+}
+
+/// Of which build a worker is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Build {
+    #[default]
+    Same,
+    /// The others cannot decode its messages. It refuses none.
+    Garbled,
+    /// The others decode its messages, and what they say cannot be. It refuses none.
+    Wrong,
+    /// The same, but it refuses what the others refuse, also its own message.
+    Faulty,
+}
+
 /// What the schedule knows of a node's worker.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
     pub(super) is_alive: bool,
     pub(super) leaves: bool,
-    /// It is of a build whose messages the others cannot read.
-    pub(super) is_other: bool,
+    pub(super) build: Build,
     pub(super) slowness: u32,
     pub(super) version: Option<StateVersion>,
     pub(super) uncounted: u64,
@@ -65,17 +98,29 @@ struct Worker<'a> {
     x: Vec<f32>,
     remembered: Remembered,
     taken: u64,
+    /// The next round begins without local steps before it.
+    at_once: bool,
+    /// All were asked to stop.
+    stops: Arc<AtomicBool>,
+    contact: Contact,
 }
 
 /// The life of a worker's process.
-pub(super) fn work(process: &Process, schedule: &Arc<Schedule>, node: usize, is_other: bool) {
-    schedule.see(node, |seen| *seen = Seen { is_alive: true, is_other, slowness: 1, ..Seen::default() });
+pub(super) fn work(process: &Process, schedule: &Arc<Schedule>, node: usize, build: Build) {
+    schedule.see(node, |seen| *seen = Seen { is_alive: true, build, slowness: 1, ..Seen::default() });
     if let Err(error) = join_and_train(process, schedule, node) {
         process.world.state().note(|| format!("node {node} ends: {error}"));
-        // A worker may be refused: its port seems closed, or it is not one of the run. Nothing else may end it.
-        let is_expected = matches!(&error, Error::Refused { why } if !why.contains("committed a result"));
-        let is_expected = is_expected && process.now() < SETTLED;
-        if !is_expected && !is_other {
+        // A worker may be refused: its port seems closed, or it is not one of the run. The run may end without one that was away.
+        // Nothing else may end it.
+        let is_away = schedule.kind == Kind::Any;
+        let is_expected = match &error {
+            Error::Refused { why } => {
+                is_away && !why.contains("committed a result") && process.now() < SETTLED
+            }
+            Error::Over => is_away || schedule.see(node, |seen| seen.version.is_none()),
+            _ => false,
+        };
+        if !is_expected && build == Build::Same {
             process.world.state().fail(|| format!("node {node}: {error}"));
         }
     }
@@ -93,6 +138,10 @@ fn join_and_train(process: &Process, schedule: &Arc<Schedule>, node: usize) -> R
         joiner.propose(Proposal { charter, trigger, wait: None })?;
     }
     schedule.agree_on_charter(process, node, &joiner.charter);
+    let stops = Arc::new(AtomicBool::new(false));
+    let asked = Arc::clone(&stops);
+    let contact = joiner.contact();
+    joiner.reporter().on_stop(move || asked.store(true, Ordering::Relaxed));
     let start = Remembered::default();
     let memory = postcard::to_stdvec(&start).unwrap();
     let mut centre = vec![1.0; LENGTH];
@@ -103,46 +152,113 @@ fn join_and_train(process: &Process, schedule: &Arc<Schedule>, node: usize) -> R
     let token = member.caller.client.token;
     let layout = Layout::new([("a", vec![17]), ("b", vec![LENGTH - 17])]).unwrap();
     let x = vec![1.0; LENGTH];
-    let mut worker =
-        Worker { process, schedule, node, member, view, layout, token, x, remembered: start, taken: 0 };
+    let (remembered, taken, at_once) = (start, 0, memory.is_some());
+    let mut worker = Worker {
+        process,
+        schedule,
+        node,
+        member,
+        view,
+        layout,
+        token,
+        x,
+        remembered,
+        taken,
+        at_once,
+        stops,
+        contact,
+    };
     if let Some(memory) = &memory {
         worker.adopt(memory);
     }
-    worker.train(memory.is_some())
+    worker.train()
 }
 
 impl Worker<'_> {
-    fn train(&mut self, mut at_once: bool) -> Result<(), Error> {
+    fn train(&mut self) -> Result<(), Error> {
         loop {
-            for step in 0.. {
-                let enough = match self.schedule.is_free {
-                    true => self.member.round_due()(),
-                    false => step >= PERIOD,
-                };
-                if enough || std::mem::take(&mut at_once) {
-                    break;
+            let turned =
+                self.turn().and_then(|ends| if ends { self.finish().map(|()| true) } else { Ok(false) });
+            let turned = match turned {
+                Err(Error::Behind) => self.rejoin().map(|()| false),
+                turned => turned,
+            };
+            match turned {
+                Ok(true) => return Ok(()),
+                Ok(false) if self.schedule.see(self.node, |seen| seen.leaves) => return Ok(()),
+                Ok(false) => {}
+                // The others have stopped without waiting for it, or will.
+                Err(Error::Over | Error::OutOfContact) if self.stops() => return Ok(()),
+                // Without contact it continues to train, if there is something left to train.
+                Err(Error::OutOfContact) if self.is_spent() => self.process.sleep(Duration::from_millis(100)),
+                Err(Error::OutOfContact) => {
+                    self.step();
+                    self.at_once = true;
                 }
-                self.step();
-            }
-            loop {
-                match self.round() {
-                    Ok(()) => break,
-                    Err(Error::Behind) => {
-                        let memory = self.member.rejoin()?;
-                        self.adopt(&memory);
-                    }
-                    // Without contact it continues to train.
-                    Err(Error::OutOfContact) => self.step(),
-                    Err(error) => return Err(error),
-                }
-            }
-            if self.schedule.see(self.node, |seen| seen.leaves) {
-                return Ok(());
+                Err(error) => return Err(error),
             }
         }
     }
 
+    /// A cycle, or what is left to do when the budget is spent. Returns whether the run ends.
+    fn turn(&mut self) -> Result<bool, Error> {
+        if self.is_spent() {
+            self.gather(Exchange::FinalBarrier)?;
+            self.evaluate()?;
+            return Ok(true);
+        }
+        for step in 0.. {
+            let enough = match self.schedule.is_free {
+                true => self.member.round_due()(),
+                false => step >= PERIOD,
+            };
+            if enough || self.stops() || std::mem::take(&mut self.at_once) {
+                break;
+            }
+            self.step();
+        }
+        self.round()
+    }
+
+    /// Says that it has ended.
+    fn finish(&mut self) -> Result<(), Error> {
+        match self.gather(Exchange::Finish) {
+            // All is done, and nobody is left to agree with.
+            Ok(_) | Err(Error::Over | Error::OutOfContact) => {}
+            Err(error) => return Err(error),
+        }
+        let version = self.member.caller.client.state.lock().member.version;
+        self.schedule.end(self.process, version, self.member.centre());
+        self.process.world.state().note(|| format!("node {} has ended", self.node));
+        Ok(())
+    }
+
+    fn rejoin(&mut self) -> Result<(), Error> {
+        self.check_contact();
+        let memory = self.member.rejoin()?;
+        self.adopt(&memory);
+        self.at_once = true;
+        Ok(())
+    }
+
+    fn is_spent(&self) -> bool {
+        self.schedule.budget.is_some_and(|budget| self.remembered.rounds >= budget)
+    }
+
+    fn stops(&self) -> bool {
+        self.stops.load(Ordering::Relaxed)
+    }
+
+    /// Where only the disk of the coordinator is slow, no worker loses contact.
+    fn check_contact(&self) {
+        let is_lost = self.contact.lost_for().is_some_and(|lost| !lost.is_zero());
+        if is_lost && self.schedule.kind == Kind::SlowDisk {
+            self.process.world.state().fail(|| format!("node {} has lost contact", self.node));
+        }
+    }
+
     fn step(&mut self) {
+        self.check_contact();
         let slowness = self.schedule.see(self.node, |seen| seen.slowness);
         let time = Duration::from_millis(80 + self.process.world.state().below(120));
         self.process.sleep(time * slowness);
@@ -158,34 +274,59 @@ impl Worker<'_> {
         self.remembered.ledger.get(&self.token).copied().unwrap_or(0)
     }
 
-    /// Gathers, and checks that all members have the same messages of the same attempt.
-    fn gather(&mut self, message: &[u8]) -> Result<Vec<(u32, Vec<u8>)>, Error> {
-        let reads = !self.schedule.see(self.node, |seen| seen.is_other);
-        let check = |_, bytes: &[u8]| match postcard::from_bytes::<Message>(bytes) {
-            Err(error) if reads => Err(error.to_string()),
+    /// Gathers, and checks that all members have the same messages of the same attempt, which begins from a committed state.
+    fn gather(&mut self, exchange: Exchange) -> Result<Vec<(u32, Message)>, Error> {
+        let held = self.member.caller.client.state.lock().member.version;
+        let build = self.schedule.see(self.node, |seen| seen.build);
+        let refuses = matches!(build, Build::Same | Build::Faulty);
+        let check = |_, bytes: &[u8]| match Message::read(bytes) {
+            Err(why) if refuses => Err(why),
             _ => Ok(()),
         };
-        let gathered = self.member.gather_readable(message, &check)?;
+        let message = self.message(build);
+        let gathered = match exchange {
+            Exchange::Usual => self.member.gather_readable(&message, &check),
+            Exchange::FinalBarrier => self.member.final_barrier(&message, &check),
+            Exchange::Finish => self.member.finish(&message, &check),
+        }?;
         let op = self.member.next_operation() - 1;
         let epoch = self.member.caller.client.state.lock().member.epoch;
         self.schedule.agree(self.process, self.node, (epoch, op), &gathered.messages);
-        Ok(gathered.messages)
+        self.schedule.assert_logged(self.process, self.node, held);
+        let read = |(worker, bytes): &(u32, Vec<u8>)| match Message::read(bytes) {
+            Ok(message) => Ok((*worker, message)),
+            Err(why) => Err(Error::Message { why: format!("of worker {worker}: {why}") }),
+        };
+        let messages: Vec<(u32, Message)> = gathered.messages.iter().map(read).collect::<Result<_, _>>()?;
+        // All know the same members by the same numbers: so one of them, and one only, is the first.
+        let own = messages.iter().find(|(worker, _)| *worker == self.member.id());
+        if own.is_none_or(|(_, message)| message.token != self.token) {
+            let why = || format!("node {} is not worker {} of {messages:?}", self.node, self.member.id());
+            self.process.world.state().fail(why);
+        }
+        Ok(messages)
     }
 
-    fn round(&mut self) -> Result<(), Error> {
-        let held = self.member.caller.client.state.lock().member.version;
-        let score = 1.0 + f64::from(self.x[0].abs());
-        let message = Message { token: self.token, counted: self.counted(), taken: self.taken, score };
-        let message = match self.schedule.see(self.node, |seen| seen.is_other) {
-            true => vec![0xff; 100],
-            false => postcard::to_stdvec(&message).unwrap(),
+    fn message(&self, build: Build) -> Vec<u8> {
+        let score = match build {
+            Build::Wrong | Build::Faulty => f64::NAN,
+            _ => 1.0 + f64::from(self.x[0].abs()),
         };
-        let messages = self.gather(&message)?;
-        self.schedule.assert_logged(self.process, self.node, held);
+        let (stops, token, counted, taken) = (self.stops(), self.token, self.counted(), self.taken);
+        match build {
+            Build::Garbled => vec![0xff; 100],
+            _ => postcard::to_stdvec(&Message { stops, token, counted, taken, score }).unwrap(),
+        }
+    }
+
+    /// A round. Returns whether the run ends in its place, since one was asked to stop.
+    fn round(&mut self) -> Result<bool, Error> {
+        let messages = self.gather(Exchange::Usual)?;
+        if messages.iter().any(|(_, message)| message.stops) {
+            return Ok(true);
+        }
         let mut reports = Vec::new();
-        for (worker, bytes) in &messages {
-            let message: Message = postcard::from_bytes(bytes)
-                .map_err(|error| Error::Message { why: format!("of worker {worker}: {error}") })?;
+        for (worker, message) in &messages {
             let counted = self.remembered.ledger.entry(message.token).or_default();
             if *counted != message.counted || message.taken < *counted {
                 let why = format!("{message:?} of worker {worker}, of which {counted} steps were counted");
@@ -203,7 +344,7 @@ impl Worker<'_> {
         }
         self.member.publish(&postcard::to_stdvec(&self.remembered).unwrap())?;
         self.note_state();
-        Ok(())
+        Ok(false)
     }
 
     fn mix(&mut self, mut reports: Vec<Report>) -> Result<(), Error> {
@@ -268,11 +409,18 @@ impl Worker<'_> {
         self.schedule.see(self.node, |seen| (seen.version, seen.uncounted) = (version, uncounted));
     }
 
-    /// From here on it holds what the others hold. Only a joiner takes the centre as its parameters.
+    /// From here on it holds what the others hold. Only a joiner takes the centre as its parameters, and whoever was late for the end: its
+    /// steps since its last round are dropped.
     fn adopt(&mut self, memory: &[u8]) {
-        self.remembered = postcard::from_bytes(memory).unwrap();
-        if self.taken == 0 {
+        let remembered: Remembered = postcard::from_bytes(memory).unwrap();
+        let was_there = self.remembered == remembered;
+        self.remembered = remembered;
+        let is_late = self.is_spent() && !was_there;
+        if self.taken == 0 || is_late {
             self.x = self.member.centre()[..LENGTH].to_vec();
+        }
+        if is_late {
+            self.taken = self.counted();
         }
         self.schedule.count_restore();
         self.note_state();
