@@ -1,5 +1,7 @@
 //! A member whose messages can be read, and do not fit: the others finish, and it is named.
 
+#![allow(clippy::unwrap_used)]
+
 use super::{Due, LocalStep, Session};
 use crate::elastic::{Counts, Remembered};
 use crate::event::{Finished, Reason};
@@ -172,11 +174,11 @@ fn train(server: &CoordinatorServer, settings: &Settings, lie: Option<&Arc<Lie>>
     }
 }
 
+/// How the run ended for three members, and who was named with which reasons.
+type Ended = (Vec<Result<Finished, Error>>, Vec<(u32, String)>);
+
 /// How the run ended for three, and who was named with which reasons, where the fourth member is this one.
-fn run(
-    settings: &Settings,
-    liar: impl FnOnce(&CoordinatorServer) + Send,
-) -> (Vec<Result<Finished, Error>>, Vec<(u32, String)>) {
+fn run(settings: &Settings, liar: impl FnOnce(&CoordinatorServer) + Send) -> Ended {
     let wait = Duration::from_millis(100);
     let round_wait = RoundWait { shortest: wait, longest: wait, ..RoundWait::default() };
     let limits = grawa_comm::group::Settings { founders: WORKERS, round_wait, ..Default::default() };
@@ -200,14 +202,14 @@ fn run(
 }
 
 /// One of four lies. Returns who was named.
-fn lies(settings: &Settings, lie: Lie) -> (Vec<Result<Finished, Error>>, Vec<(u32, String)>) {
+fn lies(settings: &Settings, lie: Lie) -> Ended {
     let lie = Arc::new(lie);
     // The others drop it, and in the end refuse it.
     run(settings, move |server| drop(train(server, settings, Some(&lie))))
 }
 
 /// The three have the end of the run, and one other was named, for this reason.
-fn check(what: &str, (ends, named): (Vec<Result<Finished, Error>>, Vec<(u32, String)>), why: &str) {
+fn check(what: &str, (ends, named): Ended, why: &str) {
     for end in &ends {
         let end = end.as_ref().unwrap_or_else(|error| panic!("{what}: {error}; {named:?}"));
         assert_eq!((end.reason, end.at.steps), (Reason::Spent, 12), "{what}: {named:?}");
