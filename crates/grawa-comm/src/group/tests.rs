@@ -335,14 +335,16 @@ fn halves_give_the_same_bits_to_all_and_are_close() {
         let mut mine: Vec<f32> = (0..len).map(|n| far(n, end.id())).collect();
         let start = mine.clone();
         let mut centres = Vec::new();
-        for _ in 0..3 {
+        for round in 0..4 {
             let here = end.gather(&[]).unwrap().outcome.members;
-            mine.copy_from_slice(&start);
+            // The first is near the centre of zeros, to which there are no differences.
+            let moved = if round == 0 { 1000.0 } else { 0.0 };
+            mine.iter_mut().zip(&start).for_each(|(mine, start)| *mine = start - moved);
             end.mix_and_pull(&mean(&here, &layout), &layout, &mut mine).unwrap();
             assert_eq!(mine, **end.centre());
             centres.push(end.centre().to_vec());
         }
-        assert!(end.bytes() < 3 * 4 * len as u64, "{} bytes for three rounds", end.bytes());
+        assert!(end.bytes() < 4 * 4 * len as u64, "{} bytes for four rounds", end.bytes());
         centres
     });
     assert!(found.iter().all(|other| *other == found[0]));
@@ -350,8 +352,8 @@ fn halves_give_the_same_bits_to_all_and_are_close() {
         let exact = |n| (far(n, 0) + far(n, 1) + far(n, 2)) / 3.0;
         (0..).zip(centre).map(|(n, x)| (x - exact(n)).abs()).fold(0.0f32, f32::max)
     };
-    let offs: Vec<f32> = found[0].iter().map(|centre| off(centre)).collect();
-    // The first is a difference of 1000 to a centre at zero; later ones are of what the first one missed.
+    let offs: Vec<f32> = found[0][1..].iter().map(|centre| off(centre)).collect();
+    // The first is a difference of 1000 to a centre near zero; later ones are of what the first one missed.
     assert!(offs[0] > 0.1 && offs[0] < 4.0 && offs[1] < 0.02 && offs[2] < 0.01, "{offs:?}");
 }
 
