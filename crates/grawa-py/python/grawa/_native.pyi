@@ -65,6 +65,7 @@ def join(
     patience: float,
     wait: float | None = None,
     statistics: Sequence[tuple[str, Sequence[int]]] = (),
+    buffers: str | None = None,
     place: tuple[str, str | None, str, str | None] | None = None,
     checkpoint: bytes | None = None,
     process_group: tuple[object, int, int] | None = None,

@@ -402,10 +402,14 @@ class Run:
         with self._with_evaluated(**options) as model:
             state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
             if os.fspath(path).endswith(".safetensors"):
-                from safetensors.torch import save_file
+                from safetensors.torch import save
+
+                from .checksum import with_checksum
 
                 # Tied weights are written once for each name.
-                save_file({name: value.clone() for name, value in state.items()}, path)
+                content = with_checksum(save({name: value.clone() for name, value in state.items()}))
+                with open(path, "wb") as file:
+                    file.write(content)
             else:
                 torch.save(state, path)
 
