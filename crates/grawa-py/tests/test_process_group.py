@@ -34,7 +34,8 @@ METHODS = [
     "slowmo:period=4,prox=0!",
     "dppf:period=4",
     "dppf:period=4!",
-    "qsr:period=4",
+    # At the rate 0.1 the period grows to 16 steps.
+    "qsr:period=4,qsr=0.4",
     "mean:period=4,pull=0.5,evaluate=best",
     "mean:period=4,pull=0.5,evaluate=centre!",
     "mean:period=4,pull=0.5,evaluate=each",
