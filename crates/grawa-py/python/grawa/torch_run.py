@@ -200,6 +200,7 @@ class Run:
             budget=budget,
             tensors=self._shared.tensors,
             statistics=() if self._statistics is None else self._statistics.tensors,
+            _buffers=self._buffers if buffer_policy.batch_norms(self.model) else None,
             batch=batch,
             examples=examples,
             evaluate=self._evaluate,
