@@ -59,7 +59,7 @@ def join(
     The run begins when its budget, batch and number of examples are known: ``run.epochs(n)`` and ``run.loader(...)`` say so, or the
     arguments ``budget``, ``batch`` and ``examples`` with ``run.start()``. Until then nothing is sent. All workers must give the same.
 
-    - ``method``: one of ``grawa methods``, with any of its knobs, such as ``"mean:period=32,pull=1,prox=0"`` (local SGD).
+    - ``method``: one of ``grawa methods``, with any of its knobs, such as ``"mean:period=32"`` (local SGD).
     - ``buffers``: of the model inside ``run.averaged()``. ``"recalibrate"``: batch norm's statistics are counted anew on training batches;
       ``"average"``: those of all workers, averaged as if one worker had seen all batches, each ``evaluate``; until the next one those stay;
       ``"keep"``: this worker's own. Buffers are never mixed in training.
