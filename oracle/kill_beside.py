@@ -48,7 +48,7 @@ def worker(kind, place):
     if kind == "grawa":
         import grawa
 
-        with grawa.join(model, optimizer, f"mean:period={PERIOD},pull=1,prox=0", budget="1000000step", batch=32, examples=len(data),
+        with grawa.join(model, optimizer, f"mean:period={PERIOD}", budget="1000000step", batch=32, examples=len(data),
                         evaluate=None) as run:
             run.start()
             while True:

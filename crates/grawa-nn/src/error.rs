@@ -101,7 +101,7 @@ pub enum Error {
         found: String,
     },
     /// A vector of the wrong length.
-    #[error("{what} holds {found} scalars, but {expected} are needed")]
+    #[error("{what}: {found} numbers were found, and {expected} are needed")]
     WrongLength {
         /// What it is.
         what: String,

@@ -35,7 +35,7 @@ def main():
     parser.add_argument("--model", help="a pretrained causal language model")
     parser.add_argument("--file", default=str(Path(__file__).parents[3] / "LICENSE-APACHE"))
     parser.add_argument("--steps", type=int, default=64)
-    parser.add_argument("--method", default="mean:period=8,pull=1,prox=0")
+    parser.add_argument("--method", default="mean:period=8")
     parser.add_argument("--out", default="lora-out")
     args = parser.parse_args()
 

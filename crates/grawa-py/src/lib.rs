@@ -6,6 +6,7 @@
 #![allow(clippy::needless_pass_by_value)]
 
 mod attend;
+mod checksum;
 mod memory;
 mod process_group;
 mod reference;
@@ -17,6 +18,8 @@ use pyo3::prelude::*;
 mod native {
     #[pymodule_export]
     use crate::attend::GrawaError;
+    #[pymodule_export]
+    use crate::checksum::_crc32c;
     #[pymodule_export]
     use crate::reference::{_methods, _sequential};
     #[pymodule_export]

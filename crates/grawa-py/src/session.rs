@@ -43,7 +43,7 @@ type OwnGroup = (Py<PyAny>, u32, u32);
 /// Joins the run of the command that has started this program, the one at `place`, or that of a process group. Without any the worker is
 /// alone. `parameters` is an array of all numbers of the `tensors`, which are replaced by those that all start from.
 #[pyfunction]
-#[pyo3(signature = (*, method, tensors, parameters, budget, name, evaluate, batch, examples, seed, pace, wire, patience, wait=None, statistics=Vec::new(), place=None, checkpoint=None, process_group=None))]
+#[pyo3(signature = (*, method, tensors, parameters, budget, name, evaluate, batch, examples, seed, pace, wire, patience, wait=None, statistics=Vec::new(), buffers=None, place=None, checkpoint=None, process_group=None))]
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn join(
     py: Python<'_>,
@@ -61,6 +61,7 @@ pub(crate) fn join(
     patience: f64,
     wait: Option<f64>,
     statistics: Vec<(String, Vec<usize>)>,
+    buffers: Option<String>,
     place: Option<Place>,
     checkpoint: Option<Vec<u8>>,
     process_group: Option<OwnGroup>,
@@ -78,7 +79,8 @@ pub(crate) fn join(
     let usual = Settings::new(method, layout, 1, budget);
     let patience = seconds("patience", patience)?;
     let wait = wait.map(|wait| seconds("wait", wait)).transpose()?;
-    let settings = Settings { name, evaluate, batch, examples, seed, pace, wire, wait, statistics, ..usual };
+    let settings =
+        Settings { name, evaluate, batch, examples, seed, pace, wire, wait, statistics, buffers, ..usual };
     if std::env::var_os("GRAWA_LAUNCHED").is_some() {
         LAUNCHER.get_or_init(Stop::from_launcher);
     }

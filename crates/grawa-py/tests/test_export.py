@@ -4,8 +4,11 @@ import importlib.util
 import json
 import pathlib
 import struct
+import subprocess
 
 import pytest
+
+from group import command
 
 torch = pytest.importorskip("torch", reason="grawa.export needs PyTorch")
 nn, F = torch.nn, torch.nn.functional
@@ -65,6 +68,30 @@ def test_files(tmp_path):
         start, end = entry["data_offsets"]
         found = torch.frombuffer(bytearray(content[8 + length + start : 8 + length + end]), dtype=torch.float32)
         assert torch.equal(found.reshape(entry["shape"]), before[name])
+
+
+def test_a_flipped_bit_is_refused(tmp_path):
+    """In the weights that are exported, and in a model that a run has saved."""
+    grawa = pytest.importorskip("grawa")
+    pytest.importorskip("safetensors")
+    model = Model()
+    model.conv, model.fc = nn.Conv2d(1, 4, 3, padding=1), nn.Linear(4, 10)
+    file = tmp_path / "net.safetensors"
+    grawa.export(model, torch.zeros(2, 1, 8, 8), tmp_path / "net.json")
+    exported = file.read_bytes()
+    with grawa.join(model, torch.optim.SGD(model.parameters(), lr=0.1), budget="8step", batch=1, examples=8) as run:
+        run.save(file)
+    saved = file.read_bytes()
+    for number, content in enumerate([exported, saved]):
+        for at, is_refused in [(None, False), (-1, True), (-300, True)]:
+            changed = bytearray(content)
+            if at is not None:
+                changed[at] ^= 1
+            file.write_bytes(changed)
+            words = ["train", "--set", "model.graph=net.json", "--budget", "1step", "--out", f"run{number}{at}"]
+            result = subprocess.run([command(), *words], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+            assert (result.returncode != 0) == is_refused, result.stdout + result.stderr
+            assert ("net.safetensors is damaged" in result.stderr) == is_refused, result.stderr
 
 
 def test_weights_are_optional_and_names_checked(tmp_path):

@@ -312,6 +312,11 @@ def test_a_state_that_is_not_used() -> None:
         run.load_state_dict({"method": run.method, "progress": (4, 0.5, 1.0, 0.5), "checkpoint": None})
         with pytest.raises(RuntimeError, match=r"is of step 4, and this group begins at step 0"):
             run.start()
+    # The group compares methods, whatever their texts; earlier versions wrote "mean" for another one.
+    for text in ("mean:pull=1,period=2", "mean:period=2,pull=0.5,prox=0.01", "mean"):
+        with join(budget="8step", batch=1, examples=8) as run:
+            run.load_state_dict({"method": text, "progress": (0, 0.0, 0.0, 0.0), "checkpoint": None})
+            run.start()
     # One of the beginning loses nothing.
     with join(budget="8step", batch=1, examples=8) as run:
         run.load_state_dict(run.state_dict())

@@ -34,7 +34,8 @@ METHODS = [
     "slowmo:period=4,prox=0!",
     "dppf:period=4",
     "dppf:period=4!",
-    "qsr:period=4",
+    # At the rate 0.1 the period grows to 16 steps.
+    "qsr:period=4,qsr=0.4",
     "mean:period=4,pull=0.5,evaluate=best",
     "mean:period=4,pull=0.5,evaluate=centre!",
     "mean:period=4,pull=0.5,evaluate=each",
@@ -107,8 +108,9 @@ inputs = torch.randn(96, 8, generator=torch.Generator().manual_seed(1))
 data = torch.utils.data.TensorDataset(inputs, (inputs[:, 0] > 0).long(), torch.arange(96))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 read, rounds = [], []
+buffers = "keep" if case == "keeps" and rank == "1" else "recalibrate"
 try:
-    with grawa.join(model, optimizer, "local-lgrawa:period=4", comm="torch") as run:
+    with grawa.join(model, optimizer, "local-lgrawa:period=4", comm="torch", buffers=buffers) as run:
         run.on_round(rounds.append)
         for epoch in run.epochs(2):
             for x, y, numbers in run.loader(data, batch_size=8):
@@ -144,6 +146,14 @@ def test_models_that_differ(tmp_path: Path) -> None:
     program.write_text(JOINED)
     for result in ranks(tmp_path, "differs", workers=2, program=program):
         assert "ERROR ValueError the workers differ in tensor 0.weight" in result.stdout, result.stdout + result.stderr
+
+
+def test_buffers_that_differ(tmp_path: Path) -> None:
+    program = tmp_path / "joined.py"
+    program.write_text(JOINED)
+    for result in ranks(tmp_path, "keeps", workers=2, program=program):
+        expected = 'buffers is "keep" on worker 1 and "recalibrate" on worker 0'
+        assert "ERROR ValueError" in result.stdout and expected in result.stdout, result.stdout + result.stderr
 
 
 def test_a_process_that_dies_ends_the_job(tmp_path: Path) -> None:

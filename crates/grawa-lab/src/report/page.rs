@@ -292,6 +292,13 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
+    /// Not as one of a file or of a run.
+    #[test]
+    fn an_error_of_the_data_is_reported_as_itself() {
+        let error = Error::from(serde_json::from_str::<Value>("{").unwrap_err()).to_string();
+        assert!(error.starts_with("the data of the page cannot be written as JSON: EOF"), "{error}");
+    }
+
     /// What a user calls a folder is shown as text, in tables and inside the data.
     #[test]
     fn hostile_names_stay_text() {

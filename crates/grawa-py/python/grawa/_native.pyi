@@ -37,6 +37,7 @@ class ExampleOrder:
     def __init__(self, seed: int, examples: int) -> None: ...
     def batch(self, shard: int, of: int, step: int, size: int) -> list[int]: ...
 
+def _crc32c(pieces: Sequence[bytes]) -> int: ...
 def _methods() -> list[str]: ...
 def _sequential(
     method: str,
@@ -65,6 +66,7 @@ def join(
     patience: float,
     wait: float | None = None,
     statistics: Sequence[tuple[str, Sequence[int]]] = (),
+    buffers: str | None = None,
     place: tuple[str, str | None, str, str | None] | None = None,
     checkpoint: bytes | None = None,
     process_group: tuple[object, int, int] | None = None,

@@ -64,7 +64,13 @@ def export(
     head = json.dumps(network)[:-1]
     _write(path, f'{head}, "nodes": [\n{lines}\n]}}\n'.encode())
     if weights:
-        _write(f"{stem}.safetensors", _safetensors(walk.tensors))
+        content = _safetensors(walk.tensors)
+        # Loaded by its path, as the oracle does, this file has no native part, which computes the checksum.
+        if __package__:
+            from .checksum import with_checksum
+
+            content = with_checksum(content)
+        _write(f"{stem}.safetensors", content)
 
 
 def _trace(model: torch.nn.Module, example: torch.Tensor) -> torch.fx.GraphModule:

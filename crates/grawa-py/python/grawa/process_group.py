@@ -198,6 +198,7 @@ class ProcessGroupSession(Session):
             wire="f32",
             patience=0.0,
             statistics=statistics,
+            buffers=options.get("_buffers"),
             process_group=(self._carrier, dist.get_rank(), dist.get_world_size()),
         )
         self.worker = self._native.worker()

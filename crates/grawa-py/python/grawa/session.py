@@ -65,6 +65,7 @@ class Session:
         listen: str = "127.0.0.1:0",
         host: str | None = None,
         checkpoint: bytes | None = None,
+        _buffers: str | None = None,
     ) -> None:
         if coordinator is None:
             _refuse_torchrun()
@@ -98,6 +99,7 @@ class Session:
             patience=patience,
             wait=wait,
             statistics=statistics,
+            buffers=_buffers,
             place=place,
             checkpoint=checkpoint,
         )

@@ -59,7 +59,7 @@ def join(
     The run begins when its budget, batch and number of examples are known: ``run.epochs(n)`` and ``run.loader(...)`` say so, or the
     arguments ``budget``, ``batch`` and ``examples`` with ``run.start()``. Until then nothing is sent. All workers must give the same.
 
-    - ``method``: one of ``grawa methods``, with any of its knobs, such as ``"mean:period=32,pull=1,prox=0"`` (local SGD).
+    - ``method``: one of ``grawa methods``, with any of its knobs, such as ``"mean:period=32"`` (local SGD).
     - ``buffers``: of the model inside ``run.averaged()``. ``"recalibrate"``: batch norm's statistics are counted anew on training batches;
       ``"average"``: those of all workers, averaged as if one worker had seen all batches, each ``evaluate``; until the next one those stay;
       ``"keep"``: this worker's own. Buffers are never mixed in training.
@@ -200,6 +200,7 @@ class Run:
             budget=budget,
             tensors=self._shared.tensors,
             statistics=() if self._statistics is None else self._statistics.tensors,
+            _buffers=self._buffers if buffer_policy.batch_norms(self.model) else None,
             batch=batch,
             examples=examples,
             evaluate=self._evaluate,
@@ -406,10 +407,14 @@ class Run:
         with self._with_evaluated(**options) as model:
             state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
             if os.fspath(path).endswith(".safetensors"):
-                from safetensors.torch import save_file
+                from safetensors.torch import save
+
+                from .checksum import with_checksum
 
                 # Tied weights are written once for each name.
-                save_file({name: value.clone() for name, value in state.items()}, path)
+                content = with_checksum(save({name: value.clone() for name, value in state.items()}))
+                with open(path, "wb") as file:
+                    file.write(content)
             else:
                 torch.save(state, path)
 
@@ -427,8 +432,7 @@ class Run:
         resumed it, and no worker that has a newer state. A group that begins anew is an error."""
         if self._session is not None:
             raise RuntimeError("the run has begun: load its state before the loader is iterated")
-        if state["method"] != self.method:
-            raise ValueError(f"the state is of method {state['method']!r}, and this run has {self.method!r}")
+        # The group compares the method, knob by knob: one method has several texts, and what a text meant has changed.
         self._checkpoint, self._state_steps = state["checkpoint"], int(state["progress"][0])
 
     # The end.
