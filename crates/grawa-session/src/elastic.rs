@@ -41,6 +41,9 @@ pub struct Remembered {
     /// No worker was finite at the last round. Checkpoints of earlier versions do not say.
     #[serde(default)]
     pub(crate) diverged: bool,
+    /// All have stopped together here. It does not count where the run is continued.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) stopped: bool,
 }
 
 /// The steps of each worker, and how the examples are divided.
@@ -197,6 +200,7 @@ impl Process {
             history: self.history.clone(),
             counts,
             diverged: self.diverged,
+            stopped: self.is_stopped,
         }
     }
 
@@ -332,7 +336,7 @@ impl Process {
         let Membership::Elastic(all, elastic) = &mut self.membership else { return Ok(()) };
         let id = all.id();
         let garbled = || Error::Garbled { worker: id, found: bytes.len() };
-        let Remembered { at, elapsed, memories, history, counts, diverged } =
+        let Remembered { at, elapsed, memories, history, counts, diverged, stopped } =
             serde_json::from_slice(bytes).map_err(|_| garbled())?;
         if memories.len() != self.levels.len() {
             return Err(garbled());
@@ -349,7 +353,8 @@ impl Process {
             deals_batches: elastic.deals_batches,
             ..ElasticState::default()
         };
-        let ends = self.common.milestones.is_spent(&Position { elapsed, ..at });
+        self.is_stopped = stopped && self.common.together.load(Ordering::Relaxed);
+        let ends = self.is_stopped || self.common.milestones.is_spent(&Position { elapsed, ..at });
         let was_there = ends && self.was_there(&at, &centre);
         self.is_late &= was_there;
         self.set.set_centre(crate::worker_set::Slot::All, Arc::clone(&centre))?;

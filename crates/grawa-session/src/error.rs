@@ -53,6 +53,9 @@ pub enum Error {
     /// A worker that was asked to stop.
     #[error("this worker was asked to stop; the others continue")]
     Left,
+    /// A run that was stopped while it waited for its workers.
+    #[error("the coordinator stopped the run before its first round")]
+    StoppedEarly,
     /// A run whose workers cannot join and leave.
     #[error("workers cannot join and leave in this run: {why}")]
     NotElastic {

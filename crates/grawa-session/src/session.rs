@@ -22,9 +22,9 @@ use grawa_comm::group::{Joiner, TransferOptions};
 use grawa_comm::{Error as CommError, Transport};
 use grawa_core::{Evaluate, Key, Layout, Progress, Prox, Pull, Schedule, Sgd};
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// What the caller does next.
@@ -170,23 +170,22 @@ pub struct Session {
     stop: Stop,
     reason: Reason,
     finished: Option<Finished>,
-    /// Whether the run ended for this worker without the others.
+    /// Whether the run ended for this worker without the others, and whether they have ended it.
     has_ended_alone: bool,
+    has_missed_end: bool,
     /// For how long the coordinator has been out of reach, if there is one, and how long that may last.
     out_of_contact: Option<Box<dyn Fn() -> Option<Duration> + Send + Sync>>,
     patience: Duration,
     /// Asks all others to stop together, where there is a coordinator.
-    ask_all_to_stop: Option<Box<dyn Fn() + Send + Sync>>,
+    ask_all_to_stop: Option<Arc<dyn Fn() + Send + Sync>>,
+    has_asked: bool,
 }
 
 impl Drop for Session {
     /// All were asked to stop together, and this worker leaves without the round in which the others would learn of it.
     fn drop(&mut self) {
-        if self.stop.together.load(Ordering::Relaxed)
-            && self.finished.is_none()
-            && let Some(ask) = &self.ask_all_to_stop
-        {
-            ask();
+        if self.stop.together.load(Ordering::Relaxed) && self.finished.is_none() {
+            self.asker()();
         }
     }
 }
@@ -232,6 +231,8 @@ impl Session {
             let (found, expected) = (settings.workers.to_string(), joiner.founders.to_string());
             return Err(Error::AnotherRun { what: "workers".into(), found, expected });
         }
+        let (contact, patience) = (joiner.contact(), joiner.patience);
+        joiner.wait_at_most(patience, patience.saturating_mul(FOUNDERS));
         settings.agree_with(&mut joiner)?;
         let pacing = match settings.pace {
             Pace::Even => Pacing::Even,
@@ -241,28 +242,35 @@ impl Session {
         let checkpoint: Option<(GroupCheckpoint, Vec<f32>)> =
             checkpoint.map(|bytes| crate::round_message::decode(joiner.worker, bytes)).transpose()?;
         let options = TransferOptions { overlap: false, bf16: settings.wire == Format::Bf16 };
-        let (contact, patience) = (joiner.contact(), joiner.patience);
-        joiner.wait_at_most(patience, patience.saturating_mul(FOUNDERS));
         let (asked, asks) = (reporter.clone(), reporter.clone());
-        let mut session =
-            Session::start(settings, pacing, Some(reporter), parameters, |common, set, start| {
-                let (together, stop) = (Arc::clone(&common.together), Arc::clone(&common.stop));
-                asked.on_stop(move || {
-                    together.store(true, Ordering::Relaxed);
-                    stop.store(true, Ordering::Relaxed);
-                });
-                // All must enter with the same centre, and they bring parameters of their own; the first round replaces it.
-                let (method, centre) = (&common.method, vec![0.0; start.parameters.len()]);
-                let entered = Entered::new(joiner, method, settings.workers, centre, checkpoint, options)?;
-                let is_late = entered.is_late();
-                let mut process = entered.process(common, set, vec![start])?;
-                if let Some(elastic) = process.membership.elastic_mut() {
-                    elastic.deals_batches = settings.pace == Pace::Free;
-                }
-                Ok((process, is_late))
-            })?;
+        let is_stopped = Arc::<std::sync::atomic::AtomicBool>::default();
+        let told = Arc::clone(&is_stopped);
+        let started = Session::start(settings, pacing, Some(reporter), parameters, |common, set, start| {
+            let (together, stop) = (Arc::clone(&common.together), Arc::clone(&common.stop));
+            asked.on_stop(move || {
+                told.store(true, Ordering::Relaxed);
+                together.store(true, Ordering::Relaxed);
+                stop.store(true, Ordering::Relaxed);
+            });
+            // All must enter with the same centre, and they bring parameters of their own; the first round replaces it.
+            let (method, centre) = (&common.method, vec![0.0; start.parameters.len()]);
+            let entered = Entered::new(joiner, method, settings.workers, centre, checkpoint, options)?;
+            let is_late = entered.is_late();
+            let mut process = entered.process(common, set, vec![start])?;
+            if let Some(elastic) = process.membership.elastic_mut() {
+                elastic.deals_batches = settings.pace == Pace::Free;
+            }
+            Ok((process, is_late))
+        });
+        let mut session = started.map_err(|error| match error {
+            // A coordinator that is stopped sends all away.
+            Error::Comm(CommError::Refused { .. }) if is_stopped.load(Ordering::Relaxed) => {
+                Error::StoppedEarly
+            }
+            error => error,
+        })?;
         session.out_of_contact = Some(Box::new(move || contact.lost_for()));
-        session.ask_all_to_stop = Some(Box::new(move || asks.ask_all_to_stop()));
+        session.ask_all_to_stop = Some(Arc::new(move || asks.ask_all_to_stop()));
         session.patience = patience;
         Ok(session)
     }
@@ -383,14 +391,16 @@ impl Session {
             reason: Reason::Spent,
             finished: None,
             has_ended_alone: false,
+            has_missed_end: false,
             out_of_contact: None,
             patience: Duration::MAX,
             ask_all_to_stop: None,
+            has_asked: false,
         };
         session.report_start(is_late)?;
         session.process.settled = Some(session.process.at);
         session.process.began = (common.clock)();
-        if is_late && session.process.is_spent() {
+        if is_late && (session.process.is_spent() || session.process.is_stopped) {
             // The others wait for it at the end.
             session.hold_round()?;
             session.due = if session.due == Due::End { Due::End } else { Due::Evaluate };
@@ -458,15 +468,64 @@ impl Session {
         progress
     }
 
-    /// The workers of the last round; after the last one those that have the final model. They do not change when others leave then.
+    /// The workers of the last round; after the last one those that have the final model. They do not change when others leave then. A
+    /// worker that has ended alone is not among them.
     pub fn members(&self) -> Vec<u32> {
-        self.process.processes.iter().flat_map(|(_, workers)| workers.iter().copied()).collect()
+        let is_alone = self.has_ended_alone || self.process.has_missed_finish;
+        let all = self.process.processes.iter().flat_map(|(_, workers)| workers.iter().copied());
+        all.filter(|worker| !is_alone || *worker != self.worker()).collect()
     }
 
-    /// Whether the run has ended for this worker without the others: the coordinator was out of reach for longer than the joiner's patience.
-    /// Then its parameters are its own, and no model was made of those of all.
+    /// Whether the run has ended for this worker without the others: the coordinator was out of reach for longer than the joiner's patience,
+    /// or they have ended it without this worker. Then its parameters are its own, and it has not the model of all.
     pub fn has_ended_alone(&self) -> bool {
         self.has_ended_alone
+    }
+
+    /// Whether that is because the others have ended the run without this worker.
+    pub fn has_missed_end(&self) -> bool {
+        self.has_missed_end
+    }
+
+    /// Whether all were asked to stop together.
+    pub fn is_stopping(&self) -> bool {
+        self.stop.together.load(Ordering::Relaxed) && self.stop.asked.load(Ordering::Relaxed)
+    }
+
+    /// Asks all others to stop together, from any thread; [`Session::stop`] does so with the next step. It does not keep this worker in the
+    /// group.
+    pub fn asker(&self) -> impl Fn() + Send + Sync + use<> {
+        let ask = self.ask_all_to_stop.as_ref().map(Arc::downgrade);
+        move || {
+            if let Some(ask) = ask.as_ref().and_then(Weak::upgrade) {
+                ask();
+            }
+        }
+    }
+
+    /// Ends the run when all were asked to stop together, in the place of what is due: for a caller that has left its loop. All wait for each
+    /// other as at the end of the budget, and afterwards [`Due::End`] is due. The caller's parameters stay as they are.
+    pub fn end_stopped(&mut self) -> Result<(), Error> {
+        if self.due == Due::End {
+            return Ok(());
+        }
+        if !self.is_stopping() {
+            return Err(Error::NotDue { call: "end_stopped", due: self.due.name() });
+        }
+        if self.due == Due::Evaluate {
+            // The others make a model of its parameters, and it has none to give.
+            self.end_alone(Reason::Interrupted);
+            return Ok(());
+        }
+        (self.unmeasured, self.last_norms) = (0, None);
+        let worker = &mut self.process.workers[0];
+        (worker.full, worker.digest) = (false, 0);
+        self.is_alone = false;
+        self.hold_round()?;
+        if self.due != Due::End {
+            self.end_alone(Reason::Interrupted);
+        }
+        self.pass_on_events().map(drop)
     }
 
     /// The centre after the last round.
@@ -524,6 +583,10 @@ impl Session {
         self.unmeasured += 1;
         if let Some(beat) = &self.shared.lock().heartbeat {
             beat();
+        }
+        if self.is_stopping() && !self.has_asked {
+            self.has_asked = true;
+            self.asker()();
         }
         self.due = self.step_or_round()?;
         self.given_at = now;
@@ -637,6 +700,7 @@ impl Session {
                 Err(Error::Comm(CommError::Behind)) if self.process.is_spent() => self.hold_round()?,
                 // The next round finds out.
                 Err(Error::Comm(CommError::Behind | CommError::OutOfContact)) => break None,
+                Err(Error::Comm(CommError::Over)) => self.miss_end(),
                 Err(error) => return Err(error),
             }
             if self.due == Due::End || !self.process.is_spent() {
@@ -687,7 +751,12 @@ impl Session {
     }
 
     /// Reports the end of the run. All workers must call it when [`Due::End`] is due.
-    pub fn finish(mut self) -> Result<Finished, Error> {
+    pub fn finish(self) -> Result<Finished, Error> {
+        Ok(self.finish_with_members()?.0)
+    }
+
+    /// The same with the workers that were there: of these the one with the lowest number is the first.
+    pub fn finish_with_members(mut self) -> Result<(Finished, Vec<u32>), Error> {
         self.expect_due("finish", Due::End)?;
         match self.has_ended_alone {
             true => self.process.end_alone(self.reason),
@@ -698,9 +767,9 @@ impl Session {
             },
         }
         self.pass_on_events()?;
-        self.finished
-            .clone()
-            .ok_or_else(|| Error::NobodyLeft { why: "the run ended without a result".into() })
+        let members = self.members();
+        let finished = self.finished.clone().map(|finished| (finished, members));
+        finished.ok_or_else(|| Error::NobodyLeft { why: "the run ended without a result".into() })
     }
 
     fn check_norms(&self, norms: &[f64]) -> Result<(), Error> {
@@ -743,16 +812,25 @@ impl Session {
         Ok(if goes_on { Due::Step } else { Due::Round })
     }
 
-    /// Ends the cycle with all others. A worker that was left behind takes their state and tries again. When the budget is spent all wait
-    /// for each other.
+    /// Ends the cycle with all others. A worker that was left behind takes their state and tries again. When the budget is spent, or all
+    /// stop, all wait for each other.
     fn hold_round(&mut self) -> Result<(), Error> {
         loop {
-            let held = match self.process.is_spent() {
-                true => Ok(false),
+            if self.is_stopping() {
+                // Again: the coordinator may be another one by now.
+                self.asker()();
+            }
+            let held = match self.process.is_spent() || self.process.is_stopped {
+                true => Ok(self.process.is_stopped),
                 false => self.process.cycle(),
             };
             let held = match held {
-                Ok(false) if self.process.is_spent() => self.process.final_barrier().map(|()| false),
+                Ok(stops) if stops || self.process.is_spent() => {
+                    if stops {
+                        self.process.stop_here();
+                    }
+                    self.process.final_barrier().map(|()| stops)
+                }
                 held => held,
             };
             let held = match held {
@@ -768,8 +846,12 @@ impl Session {
                     (self.due, self.reason) = (Due::End, Reason::Interrupted);
                     return Ok(());
                 }
-                // The others have stopped without waiting for it.
-                Err(Error::Comm(CommError::Over)) if self.process.is_asked_to_stop_together() => {
+                // The others have ended the run without waiting for it.
+                Err(Error::Comm(CommError::Over)) => {
+                    self.miss_end();
+                    return Ok(());
+                }
+                Err(Error::Comm(CommError::OutOfContact)) if self.is_stopping() => {
                     self.end_alone(Reason::Interrupted);
                     return Ok(());
                 }
@@ -808,6 +890,12 @@ impl Session {
     /// The run ends for this worker without the others.
     fn end_alone(&mut self, reason: Reason) {
         (self.due, self.reason, self.has_ended_alone) = (Due::End, reason, true);
+    }
+
+    /// The others have ended the run without this worker.
+    fn miss_end(&mut self) {
+        self.has_missed_end = true;
+        self.end_alone(if self.is_stopping() { Reason::Interrupted } else { Reason::Spent });
     }
 
     /// All that was due is done: the next cycle begins, or the run ends.

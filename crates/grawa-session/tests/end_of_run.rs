@@ -7,6 +7,7 @@ use grawa_core::{Evaluate, Layout};
 use grawa_session::event::{Event, Finished, Reason};
 use grawa_session::{Due, Error, LocalStep, Session, Settings};
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 const WORKERS: u32 = 3;
@@ -237,6 +238,149 @@ fn founders_that_do_not_come_are_not_awaited_for_ever() {
     assert!(found, "{errors:?}");
 }
 
+/// Who asks all to stop, and whether it leaves its loop at once; and who is late for it.
+#[derive(Clone, Copy, Debug)]
+enum Asks {
+    Worker(u32),
+    Leaves(u32),
+    Coordinator,
+}
+
+/// All stop together: one state on all, one first worker, and nobody is refused.
+#[test]
+fn a_stop_is_an_orderly_end() {
+    let settings = settings("mean:period=4,pull=0.5", "1000000step");
+    let whole = [
+        (Asks::Worker(1), Some(2)),
+        (Asks::Leaves(0), None),
+        (Asks::Leaves(0), Some(1)),
+        (Asks::Coordinator, Some(0)),
+        (Asks::Leaves(2), Some(2)),
+    ];
+    for (asks, late) in whole {
+        let server = coordinator(WORKERS);
+        let ends = on_threads(WORKERS, |which| {
+            let mut x = vec![f32::from(which as u8); layout().len()];
+            let mut session = join(&server, &settings, &mut x).unwrap();
+            let mut steps = 0;
+            while session.due() != Due::End {
+                if session.due() == Due::Step {
+                    steps += 1;
+                    if steps == 30 && late == Some(which) {
+                        std::thread::sleep(STALL);
+                    }
+                    x.iter_mut().for_each(|x| *x -= 0.1 * (*x - 1.0 - session.worker() as f32));
+                    session.step(LocalStep::new(1.0, 0.1)).unwrap();
+                    let is_asked = match asks {
+                        Asks::Worker(worker) | Asks::Leaves(worker) => worker == which,
+                        Asks::Coordinator => which == 1,
+                    };
+                    if steps != 30 || !is_asked {
+                        continue;
+                    }
+                    if let Asks::Coordinator = asks {
+                        server.ask_to_stop();
+                        continue;
+                    }
+                    let stop = session.stop();
+                    stop.together.store(true, Ordering::Relaxed);
+                    stop.asked.store(true, Ordering::Relaxed);
+                    if let Asks::Leaves(_) = asks {
+                        session.end_stopped().unwrap();
+                    }
+                } else {
+                    session.round(&[], &mut x).unwrap();
+                }
+            }
+            assert!(!session.has_ended_alone(), "{asks:?}, {late:?} is late");
+            let (worker, centre) = (session.worker(), session.centre().to_vec());
+            let (finished, members) = session.finish_with_members().unwrap();
+            End { worker, members, x, model: None, centre, was_late: false, finished }
+        });
+        let what = format!("{asks:?}, {late:?} is late: {ends:?}");
+        for end in &ends {
+            assert_eq!(end.members, [0, 1, 2], "{what}");
+            assert_eq!(end.centre, ends[0].centre, "{what}");
+            assert_eq!(
+                (end.finished.reason, end.finished.at),
+                (Reason::Interrupted, ends[0].finished.at),
+                "{what}"
+            );
+        }
+        let by_member = server.status().is_stopped_by_member;
+        assert_eq!(by_member, !matches!(asks, Asks::Coordinator), "{what}");
+    }
+}
+
+/// One that comes while the others wait at the end of a run that was stopped.
+#[test]
+fn a_joiner_at_a_stop_has_the_state_of_all() {
+    let settings = settings("mean:period=4,pull=0.5", "1000000step");
+    let server = coordinator(WORKERS);
+    let ends = on_threads(WORKERS + 1, |which| {
+        let mut x = vec![f32::from(which as u8); layout().len()];
+        while which == WORKERS && !server.status().reason.contains("final barrier") {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let session = join(&server, &settings, &mut x).unwrap();
+        train(session, x, |step, _| match (which, step) {
+            (0, 30) => server.ask_to_stop(),
+            (2, 30) => std::thread::sleep(Duration::from_secs(2)),
+            _ => {}
+        })
+        .unwrap()
+    });
+    for end in &ends {
+        assert_eq!((end.members.len(), &end.centre), (4, &ends[0].centre), "{ends:?}");
+        assert_eq!(end.finished.reason, Reason::Interrupted);
+    }
+}
+
+/// A worker that others went on without finds neither them nor the coordinator: it ends at its budget.
+#[test]
+fn a_worker_that_was_left_behind_and_alone_ends_at_its_budget() {
+    let settings = Settings { workers: 2, ..settings("mean:period=4", "60step") };
+    let server = std::sync::Mutex::new(Some(coordinator(2)));
+    let (done, ended) = std::sync::mpsc::channel();
+    let began = Instant::now();
+    std::thread::spawn(move || {
+        let ends = on_threads(2, |which| {
+            let mut x = vec![1.0; layout().len()];
+            let patience = Duration::from_secs(1);
+            let mut session = {
+                let address = server.lock().unwrap().as_ref().unwrap().address().to_string();
+                let joiner = Joiner::new(&address, Security::Plain, "127.0.0.1:0", None, patience).unwrap();
+                Session::join(joiner, &settings, &mut x).unwrap()
+            };
+            let mut steps = 0;
+            while session.due() != Due::End {
+                match session.due() {
+                    Due::Step => {
+                        steps += 1;
+                        if which == 0 && steps == 40 {
+                            drop(server.lock().unwrap().take());
+                            return true;
+                        }
+                        if which == 1 && steps == 22 {
+                            while server.lock().unwrap().is_some() {
+                                std::thread::sleep(Duration::from_millis(5));
+                            }
+                        }
+                        session.step(LocalStep::new(1.0, 0.1)).map(drop).unwrap();
+                    }
+                    Due::Round => drop(session.round(&[], &mut x).unwrap()),
+                    _ => drop(session.evaluated_model(&x).unwrap()),
+                }
+            }
+            session.has_ended_alone()
+                && !session.has_missed_end()
+                && !session.members().contains(&session.worker())
+        });
+        done.send(ends).unwrap();
+    });
+    assert_eq!(ended.recv_timeout(LONG).unwrap(), [true, true], "after {:?}", began.elapsed());
+}
+
 /// A worker asks all to stop and leaves at once, without a further round; or the coordinator asks.
 #[test]
 fn all_stop_together_whoever_asks() {
@@ -258,8 +402,8 @@ fn all_stop_together_whoever_asks() {
             }
             if by_worker {
                 let stop = session.stop();
-                stop.together.store(true, std::sync::atomic::Ordering::Relaxed);
-                stop.asked.store(true, std::sync::atomic::Ordering::Relaxed);
+                stop.together.store(true, Ordering::Relaxed);
+                stop.asked.store(true, Ordering::Relaxed);
                 return None;
             }
             server.ask_to_stop();

@@ -4,6 +4,9 @@
 //! connected process. One that missed the last round takes the final state first: its parameters become the centre, and its steps since its
 //! last round are dropped. It gets the evaluated model like all others, but has no part in it: that is made of the workers of the last
 //! round.
+//!
+//! Sessions that were asked to stop hold it, too: the state that they publish then says that the run was stopped, so that one that was late
+//! comes to the barrier as well.
 
 use super::{Note, Process};
 use crate::Error;
@@ -36,7 +39,16 @@ impl Process {
         self.common.milestones.is_spent(&self.at)
     }
 
-    /// The budget is spent: publishes the final state, and waits for all that are connected. Where processes stay the same nobody is late.
+    /// All have stopped together. The state is published once more, for those that are late.
+    pub(crate) fn stop_here(&mut self) {
+        if !self.is_stopped
+            && let Some(elastic) = self.membership.elastic_mut()
+        {
+            (self.is_stopped, elastic.has_published) = (true, false);
+        }
+    }
+
+    /// The budget is spent, or all have stopped: publishes the final state, and waits for all that are connected. Where processes stay the same nobody is late.
     pub(crate) fn final_barrier(&mut self) -> Result<(), Error> {
         if !self.membership.is_elastic() {
             return Ok(());
@@ -118,7 +130,10 @@ impl Process {
                 self.report_end(&heads, reason);
             }
             // All is done, and nobody is left to agree with.
-            Err(Error::Comm(CommError::Over | CommError::OutOfContact)) => self.finish_alone(mine, reason),
+            Err(Error::Comm(error @ (CommError::Over | CommError::OutOfContact))) => {
+                self.has_missed_finish = error == CommError::Over;
+                self.finish_alone(mine, reason);
+            }
             Err(error) => return Err(error),
         }
         Ok(())

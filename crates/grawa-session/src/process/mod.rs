@@ -155,6 +155,10 @@ pub struct Process {
     is_reported: bool,
     /// It missed the last round, and took the final state of the others.
     pub(crate) is_late: bool,
+    /// All sessions have stopped together at this position.
+    pub(crate) is_stopped: bool,
+    /// The others have finished the run without it.
+    pub(crate) has_missed_finish: bool,
     /// Workers that have no part in the final evaluated model: those that were late.
     pub(crate) without_part: BTreeSet<u32>,
 }
@@ -274,6 +278,8 @@ impl Process {
             reasons: Vec::new(),
             is_reported: false,
             is_late: false,
+            is_stopped: false,
+            has_missed_finish: false,
             without_part: BTreeSet::new(),
         })
     }

@@ -6,6 +6,7 @@ use crate::membership::Membership;
 use crate::worker_set::{Cycle, WorkerState};
 use grawa_core::{Key, Purpose, Score, Source, Tracker};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 impl Process {
@@ -43,9 +44,10 @@ impl Process {
         self.refresh_centre()?;
         let cycle = self.cycle_of(quota, None);
         if self.skips_steps() {
+            let full = !self.common.stop.load(Ordering::Relaxed);
             for worker in &mut self.workers {
                 // The rate is that of the others.
-                (worker.full, worker.rate) = (true, cycle.rate_after(quota.saturating_sub(1)));
+                (worker.full, worker.rate) = (full, cycle.rate_after(quota.saturating_sub(1)));
             }
             return Ok(());
         }

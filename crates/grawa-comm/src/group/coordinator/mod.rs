@@ -210,6 +210,10 @@ pub struct Coordinator {
     has_begun: bool,
     /// All members were asked to stop together: so are those that connect later.
     is_stopping: bool,
+    /// A member was the first to ask for it.
+    is_stopped_by_member: bool,
+    /// When whoever runs the coordinator has asked for it.
+    told_to_stop: Option<Duration>,
     /// The tokens of the members that committed the end of the run.
     finished: Option<BTreeSet<u64>>,
     actions: Vec<Action>,
@@ -271,7 +275,10 @@ impl Coordinator {
                     record.disconnected_at = Some(now);
                 }
             }
-            Input::AskToStop => self.ask_to_stop(),
+            Input::AskToStop => {
+                self.told_to_stop.get_or_insert(now);
+                self.ask_to_stop();
+            }
             Input::Tick => {}
             Input::Paused(time) => self.forgive(time, now),
         }
@@ -289,6 +296,7 @@ impl Coordinator {
         }
         self.operation.began.iter_mut().for_each(later);
         self.orphaned.iter_mut().for_each(later);
+        self.told_to_stop.iter_mut().for_each(later);
         self.round_began.iter_mut().for_each(|(_, began)| later(began));
         self.returning.iter_mut().flatten().for_each(|until| *until += time);
         self.paused_at = Some(now);
@@ -404,7 +412,10 @@ impl Coordinator {
             ToCoordinator::Report(report) => self.hold_report(worker, report),
             ToCoordinator::Propose(proposal) => self.on_proposal(worker, session, proposal),
             // A peer that never took part stops nobody.
-            ToCoordinator::Stop if record.last_op.is_some() => self.ask_to_stop(),
+            ToCoordinator::Stop if record.last_op.is_some() => {
+                self.is_stopped_by_member |= !self.is_stopping;
+                self.ask_to_stop();
+            }
             ToCoordinator::Stop => {}
             ToCoordinator::Leave => self.remove(worker, Why::Left),
             ToCoordinator::Arrive { op, call, steps, known_epoch } => {
@@ -485,7 +496,10 @@ impl Coordinator {
 
     /// Asks all members to stop together, and those that connect later.
     fn ask_to_stop(&mut self) {
-        self.is_stopping = true;
+        // Each member that was asked asks in turn.
+        if std::mem::replace(&mut self.is_stopping, true) {
+            return;
+        }
         let all: Vec<u32> = self.roster.keys().copied().collect();
         all.into_iter().for_each(|worker| self.send(worker, ToMember::Stop));
     }
@@ -829,6 +843,11 @@ impl Coordinator {
     pub fn voters(&self) -> BTreeSet<u64> {
         let tokens = self.roster.values().map(|record| record.token);
         tokens.filter(|token| self.finished.as_ref().is_some_and(|it| it.contains(token))).collect()
+    }
+
+    /// Whether a member has asked all to stop, and not whoever runs the coordinator.
+    pub fn is_stopped_by_member(&self) -> bool {
+        self.is_stopped_by_member
     }
 
     /// The active members that have not called the next operation.

@@ -19,6 +19,8 @@ use std::time::Duration;
 const ATTEMPTS: u32 = 3;
 /// From a failed attempt to the next. A member that died is known to be lost by then.
 const PAUSE: Duration = Duration::from_millis(200);
+/// A run that is told to stop waits this long for members that are late. A launcher ends all processes after twice the time.
+const LATE_FOR_STOP: Duration = Duration::from_secs(30);
 /// The others wait for a member whose restored state was outdated this many times in a row, but not for ever.
 const LATE_RESTORES: std::ops::RangeInclusive<u32> = 2..=4;
 
@@ -153,16 +155,17 @@ impl Coordinator {
             return;
         }
         let missing = self.missing();
+        let is_patient = self.told_to_stop.is_none_or(|at| now.saturating_sub(at) < LATE_FOR_STOP);
         if self.awaits_all() {
             // Until there is a committed state nobody can catch up with it.
             if missing.is_empty() {
                 self.agree_on_state(true);
             }
             // Also members that are late or catch up. One that hangs or is silent is lost by the rules for any operation.
-            if self.roster.keys().any(|worker| !self.has_arrived(*worker)) {
+            if is_patient && self.roster.keys().any(|worker| !self.has_arrived(*worker)) {
                 return;
             }
-            self.begin_round(&[], now);
+            self.begin_round(&missing, now);
         } else if self.begins_round() {
             // Until it has fetched the state, and then until it has called the round.
             let is_behind = |(worker, record): (&u32, &MemberRecord)| {
@@ -175,7 +178,7 @@ impl Coordinator {
                 true => self.settings.round_wait().longest,
                 false => self.deadline.wait(&self.settings.round_wait()),
             };
-            if (!missing.is_empty() || is_behind || alone) && waited < wait() {
+            if (!missing.is_empty() || is_behind || alone) && is_patient && waited < wait() {
                 return;
             }
             self.begin_round(&missing, now);
@@ -560,6 +563,55 @@ mod tests {
             receive(&mut coordinator, session, arrive(), Duration::ZERO);
         }
         coordinator
+    }
+
+    /// A cycle of ten minutes is worth a longer wait than one of a second.
+    #[test]
+    fn the_wait_follows_the_length_of_a_cycle() {
+        let wait_after = |cycle: u64| {
+            let silence = Duration::from_secs(100_000);
+            let mut coordinator =
+                Coordinator::new(Settings { silence, ..Settings::default() }, 7, vec![], &[]);
+            let (version, address) = (VERSION, "here".into());
+            let hello = Hello { version, run: 0, token: 1, worker: None, address };
+            receive(&mut coordinator, 1, ToCoordinator::Hello(hello), Duration::ZERO);
+            receive(&mut coordinator, 1, enter(), Duration::ZERO);
+            for op in 0..4 {
+                let now = Duration::from_secs(op * cycle + 100);
+                receive(&mut coordinator, 1, ToCoordinator::Holds(StateVersion { op, digest: 5 }), now);
+                let arrive = ToCoordinator::Arrive { op, call: Call::Gather, steps: 0, known_epoch: 0 };
+                receive(&mut coordinator, 1, arrive, now);
+                coordinator.handle(Input::Tick, now + Duration::from_secs(100));
+                let attempt = (coordinator.epoch, op, 1);
+                receive(&mut coordinator, 1, ToCoordinator::Done { attempt, digest: 1 }, now);
+                assert_eq!(coordinator.op, op + 1);
+            }
+            coordinator.deadline.wait(&coordinator.settings.round_wait())
+        };
+        assert!(wait_after(600) >= 10 * wait_after(1), "{:?} and {:?}", wait_after(600), wait_after(1));
+    }
+
+    /// Whoever runs the coordinator does not wait for a member that sleeps at the end.
+    #[test]
+    fn a_run_that_is_told_to_stop_does_not_wait_long() {
+        let silence = Duration::from_secs(1000);
+        let mut coordinator = Coordinator::new(Settings { silence, ..Settings::default() }, 7, vec![], &[]);
+        for session in 0..2 {
+            let (version, address) = (VERSION, "here".into());
+            let hello = Hello { version, run: 0, token: session, worker: None, address };
+            receive(&mut coordinator, session, ToCoordinator::Hello(hello), Duration::ZERO);
+            receive(&mut coordinator, session, enter(), Duration::ZERO);
+        }
+        let barrier = ToCoordinator::Arrive { op: 0, call: Call::FinalBarrier, steps: 0, known_epoch: 0 };
+        receive(&mut coordinator, 0, barrier, Duration::ZERO);
+        let mut at = |second: u64, input| {
+            coordinator.handle(input, Duration::from_secs(second));
+            begun(&coordinator)
+        };
+        assert_eq!(at(100, Input::Tick), (false, vec![]));
+        assert_eq!(at(100, Input::AskToStop), (false, vec![]));
+        assert_eq!(at(129, Input::Tick), (false, vec![]));
+        assert_eq!(at(131, Input::Tick), (true, vec![0]));
     }
 
     fn enter() -> ToCoordinator {

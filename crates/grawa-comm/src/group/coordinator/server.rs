@@ -137,6 +137,8 @@ pub struct Status {
     pub extra_steps: u64,
     /// The tokens of the members that took part in the operation that ended the run, and are still connected.
     pub voters: BTreeSet<u64>,
+    /// A member has asked all to stop, and not whoever runs the coordinator.
+    pub is_stopped_by_member: bool,
     /// Of all control connections so far.
     pub traffic: Traffic,
 }
@@ -730,6 +732,7 @@ impl Decider {
             reason: coordinator.reason(now),
             extra_steps: coordinator.extra_steps,
             voters: coordinator.voters(),
+            is_stopped_by_member: coordinator.is_stopped_by_member(),
             traffic: self.connections.values().fold(self.traffic, |sum, one| sum.plus(one.traffic(now))),
         }
     }

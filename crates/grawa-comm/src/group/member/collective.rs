@@ -1,6 +1,7 @@
 //! The [`Collective`] and [`Elastic`] operations of a group on sockets.
 
 use super::MemberAction;
+use super::control_connection::State;
 use super::peer_listener::fetch;
 use super::socket_member::{Caller, Ended, SocketMember};
 use crate::call::check_lengths;
@@ -267,7 +268,9 @@ impl Elastic for SocketMember {
         connections.is_clean = false;
         loop {
             let deferred = connections.deferred.take();
-            match deferred.map_or_else(|| client.next_action(&|_| true), |action| Ok(Some(action)))? {
+            let waits = |state: &State| !client.has_given_up(state);
+            match deferred.map_or_else(|| client.next_action(&waits), |action| Ok(Some(action)))? {
+                None => return Err(Error::OutOfContact),
                 Some(MemberAction::Restore { donor, version }) => {
                     let run = client.state.lock().member.run;
                     let keep_going = || !client.is_interrupted();

@@ -161,7 +161,8 @@ impl Joiner {
         }
         self.client.send_from(|member| member.propose(proposal));
         loop {
-            match self.client.next_action(&|_| true)? {
+            match self.client.next_action(&|state| !self.client.has_given_up(state))? {
+                None => return Err(Error::OutOfContact),
                 Some(MemberAction::Welcomed { charter: Some(charter), .. }) if !charter.is_empty() => {
                     self.charter = charter;
                     return Ok(());
@@ -243,7 +244,8 @@ impl Joiner {
         let mut members = vec![member(0, Arc::clone(&held.centre))];
         members.extend((1..).zip(others).map(|(number, len)| member(number, Arc::new(vec![0.0; *len]))));
         loop {
-            match client.next_action(&|_| true)? {
+            match client.next_action(&|state| !client.has_given_up(state))? {
+                None => return Err(Error::OutOfContact),
                 Some(MemberAction::Ready) => return Ok((members, (op > 0).then(|| held.memory.clone()))),
                 Some(action @ (MemberAction::Restore { .. } | MemberAction::RollBack)) => {
                     crate::group::environment::lock(&connections).deferred = Some(action);
