@@ -567,6 +567,8 @@ class Run:
 
     def _advance(self, due: str) -> None:
         """Does what is due, up to the next step."""
+        if due == "step":
+            return
         session = self.session
         while due != "step":
             if due == "round":
