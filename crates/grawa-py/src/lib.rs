@@ -16,7 +16,7 @@ use pyo3::prelude::*;
 #[pymodule(name = "_native")]
 mod native {
     #[pymodule_export]
-    use crate::attend::GrawaError;
+    use crate::attend::{GrawaError, RunEnded};
     #[pymodule_export]
     use crate::reference::{_methods, _sequential};
     #[pymodule_export]
