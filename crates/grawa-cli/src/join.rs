@@ -7,6 +7,7 @@ use crate::stop::on_signal;
 use crate::train::succeeded;
 use crate::workers::Workers;
 use clap::Args;
+use grawa_comm::Error as CommError;
 use grawa_comm::group::{Contact, Joiner, variables};
 use grawa_train::recipe::Overrides;
 use grawa_train::{Checkpoint, Error, Reason, Recipe, SessionError, Stop, join, make_room, shell};
@@ -125,6 +126,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     }
     let contact = joiner.contact();
     std::thread::spawn(move || watch_contact(&contact));
+    let together = Arc::clone(&stop.together);
     match join(recipe, &data, joiner, arguments.out.as_deref(), stop, &mut []) {
         Ok(end) if end.reason == Reason::Interrupted => {
             print(&stopped(end.at.steps, arguments.out.as_deref().filter(|_| !arguments.launched)));
@@ -149,6 +151,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         }
         Err(Error::Session(SessionError::Left)) => {
             print("left the run; the others continue");
+            Ok(false)
+        }
+        // A coordinator that is stopped while it waits for the first round sends all away.
+        Err(Error::Comm(CommError::Refused { .. })) if together.load(Ordering::Relaxed) => {
+            print("the coordinator stopped the run before its first round");
             Ok(false)
         }
         Err(error) => Err(error.into()),

@@ -7,6 +7,7 @@ use crate::dry_run::{Place, check_memory};
 use crate::failure::Failure;
 use crate::output::print;
 use crate::page;
+use crate::stop::on_signals;
 use crate::train;
 use crate::workers::{Tail, Workers};
 use clap::Args;
@@ -164,7 +165,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         Some(place) if !is_own => {
             let (key, connect) = connect(place)?;
             let Some(run) = resume(place, &connect, arguments.from_workers)? else { return Ok(true) };
-            check_state(place, run.server().status().committed.is_some())?;
+            check_state(place, arguments.from_workers || run.server().status().committed.is_some())?;
             (run, key, place.clone())
         }
         _ => {
@@ -178,12 +179,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     };
     let observers = observers(&run, &arguments.page, quiet)?;
     let stop = Arc::new(AtomicBool::new(false));
-    train::listen_for_stop(&stop)?;
     let processes = (run.workers() / each).max(1);
     let threads = planned.as_ref().and_then(|recipe| recipe.machine.threads);
     let threads = threads.unwrap_or((cores() as u32 / processes).max(1));
     let io = |error: std::io::Error| Failure::Machine(error.to_string());
     let (mut workers, mut logs, mut asked) = (Workers::new(arguments.restarts, each), Vec::new(), None);
+    let (ask, running) = (Arc::clone(&stop), workers.running.clone());
+    // They are in process groups of their own, and would outlive this process.
+    on_signals(move || ask.store(true, Ordering::Relaxed), move || running.kill())?;
     for number in 0..processes {
         let path = place.join(format!("worker-{number}.log"));
         let log = OpenOptions::new().create(true).append(true).open(&path).map_err(io)?;
@@ -249,15 +252,23 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
             false => Control::Continue,
         }
     };
-    let end = follow(run, observers, quiet, poll)?.finished;
+    let outcome = follow(run, observers, quiet, poll)?;
+    let (step, end) = (outcome.step, outcome.finished);
     let (ended, has_begun) = (workers.ended(), has_begun());
+    let by_program = server.status().is_stopped_by_member;
     workers.let_end();
     if end.is_some() {
-        // What their programs do after the last round takes as long as it takes, unless Ctrl-C asks for an end.
+        // What their programs do after the last round takes as long as it takes, unless Ctrl-C asks for an end. It asks the programs: they
+        // are in no round.
         while !workers.are_gone() {
-            let is_asked = stop.load(Ordering::Relaxed);
-            if is_asked && asked.get_or_insert_with(Instant::now).elapsed() > STOP {
-                break;
+            if stop.load(Ordering::Relaxed) {
+                let since = asked.get_or_insert_with(|| {
+                    workers.running.interrupt();
+                    Instant::now()
+                });
+                if since.elapsed() > STOP {
+                    break;
+                }
             }
             std::thread::sleep(Duration::from_millis(50));
             workers.watch();
@@ -278,15 +289,20 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         false => "there is no checkpoint to resume from".into(),
     };
     let was_stopped = stop.load(Ordering::Relaxed);
-    let step = end.as_ref().map_or(0, |end| end.at.steps);
-    let is_stopped_by_program = end.is_some() && !was_stopped;
+    // Programs that all ask for the stop and leave at once do not say how the run ended.
+    let is_stopped_by_program = (end.is_some() || by_program) && !was_stopped;
+    let step = end.as_ref().map_or(step, |end| end.at.steps);
     let spent = end.filter(|end| end.reason == Reason::Spent);
+    // Workers of a run that diverged fail because of that.
     if is_stopped_by_program
         && has_begun
+        && !spent.as_ref().is_some_and(|end| end.diverged)
         && let Some(words) = failures(&failed, |process| names.name(process, each), &place)
     {
-        let how = if spent.is_some() { "is over" } else { "was stopped" };
-        return Err(Failure::Machine(format!("the run {how} after step {step}, but {words}; {resume}")));
+        return Err(Failure::Machine(match spent {
+            Some(_) => format!("the run is over after step {step}, but {words}"),
+            None => format!("the run was stopped after step {step}, but {words}; {resume}"),
+        }));
     }
     match (&spent, ended) {
         (Some(end), _) if end.diverged => {

@@ -9,14 +9,25 @@ const SAME: Duration = Duration::from_secs(1);
 
 /// Calls `ask` at the first signal. A signal a second or more later ends the process at once: the newest checkpoint is complete,
 /// whatever is being written.
-pub(crate) fn on_signal(mut ask: impl FnMut() + Send + 'static) -> Result<(), Failure> {
+pub(crate) fn on_signal(ask: impl FnMut() + Send + 'static) -> Result<(), Failure> {
+    on_signals(ask, || {})
+}
+
+/// The same; before the process ends `last` is called.
+pub(crate) fn on_signals(
+    mut ask: impl FnMut() + Send + 'static,
+    last: impl Fn() + Send + 'static,
+) -> Result<(), Failure> {
     let mut first: Option<Instant> = None;
     let watch = move || match first {
         None => {
             first = Some(Instant::now());
             ask();
         }
-        Some(first) if is_impatience(first.elapsed()) => std::process::exit(1),
+        Some(first) if is_impatience(first.elapsed()) => {
+            last();
+            std::process::exit(1)
+        }
         Some(_) => {}
     };
     ctrlc::set_handler(watch).map_err(Failure::signals)

@@ -4,13 +4,15 @@ use crate::failure::Failure;
 use crate::output::{print, warn};
 use grawa_comm::group::MemberStatus;
 use grawa_train::Stop;
-use std::collections::BTreeMap;
+#[cfg(unix)]
+use rustix::process::Signal;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -18,6 +20,45 @@ use std::time::{Duration, Instant};
 const PAUSE: Duration = Duration::from_secs(1);
 /// How often the logs are read.
 const READ: Duration = Duration::from_millis(100);
+
+#[cfg(not(unix))]
+enum Signal {
+    INT,
+    KILL,
+}
+
+/// The processes that run, by their numbers: what a signal handler can reach.
+#[derive(Clone, Default)]
+pub(crate) struct Running(Arc<Mutex<BTreeSet<u32>>>);
+
+impl Running {
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<u32>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does to them what Ctrl-C at their own terminal would, and to what they have started.
+    pub(crate) fn interrupt(&self) {
+        self.signal(Signal::INT);
+    }
+
+    /// Ends them, and what they have started.
+    pub(crate) fn kill(&self) {
+        self.signal(Signal::KILL);
+    }
+
+    #[cfg(unix)]
+    fn signal(&self, signal: Signal) {
+        for id in self.lock().iter() {
+            if let Some(group) = i32::try_from(*id).ok().and_then(rustix::process::Pid::from_raw) {
+                // It may have ended by itself.
+                let _ = rustix::process::kill_process_group(group, signal);
+            }
+        }
+    }
+
+    #[cfg(not(unix))]
+    fn signal(&self, _: Signal) {}
+}
 
 /// A worker's process, and those that take its place.
 struct Slot {
@@ -65,6 +106,7 @@ impl Numbers {
 pub(crate) struct Workers {
     slots: Vec<Slot>,
     pub(crate) numbers: Numbers,
+    pub(crate) running: Running,
     /// Workers of each.
     each: u32,
     /// How often each may be started again.
@@ -74,12 +116,14 @@ pub(crate) struct Workers {
 
 impl Workers {
     pub(crate) fn new(restarts: u32, each: u32) -> Self {
-        Workers { slots: Vec::new(), numbers: Numbers::default(), each, restarts, is_stopping: false }
+        let (numbers, running) = (Numbers::default(), Running::default());
+        Workers { slots: Vec::new(), numbers, running, each, restarts, is_stopping: false }
     }
 
     /// Starts one more.
     pub(crate) fn start(&mut self, mut command: Command) -> Result<(), Failure> {
         let child = spawn(&mut command)?;
+        self.running.lock().insert(child.id());
         self.slots.push(Slot { command, child, restarts: 0, ended: None });
         Ok(())
     }
@@ -91,6 +135,7 @@ impl Workers {
             if slot.ended.is_none()
                 && let Ok(Some(status)) = slot.child.try_wait()
             {
+                self.running.lock().remove(&slot.child.id());
                 slot.ended = Some((status, Instant::now()));
             }
             let Some((status, since)) = slot.ended else { continue };
@@ -101,7 +146,10 @@ impl Workers {
                 let name = self.numbers.name(number, self.each);
                 warn(&format!("{name} ended ({status}); it is started again ({count} of {of})"));
                 match spawn(&mut slot.command) {
-                    Ok(child) => (slot.child, slot.ended) = (child, None),
+                    Ok(child) => {
+                        self.running.lock().insert(child.id());
+                        (slot.child, slot.ended) = (child, None);
+                    }
                     Err(error) => {
                         warn(&format!("{name}: {error}"));
                         slot.ended = Some((status, Instant::now()));
@@ -244,6 +292,33 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+
+    /// Output is marked by the number that messages give a worker; a process that was started again may have got another one.
+    #[test]
+    fn a_process_is_named_by_its_worker() {
+        let numbers = Numbers::default();
+        let member = |token, wish, worker| MemberStatus {
+            worker,
+            token,
+            wish,
+            workers: 1,
+            state: grawa_comm::group::MemberState::Active,
+            address: String::new(),
+            steps: 0,
+            silent: Duration::ZERO,
+            has_arrived: false,
+            is_awaited: false,
+            traffic: grawa_comm::group::Traffic::default(),
+        };
+        numbers.update(&[member(7, Some(0), 0), member(8, Some(1), 3)], 1);
+        assert_eq!(
+            [0, 1, 2].map(|process| numbers.name(process, 1)),
+            ["worker 0", "process 1 (worker 3)", "worker 2"]
+        );
+        numbers.update(&[member(8, None, 1)], 1);
+        assert_eq!(numbers.name(1, 1), "worker 1");
+        assert_eq!(numbers.name(1, 4), "process 1 (workers 1 to 4)");
+    }
 
     #[test]
     fn whole_lines_are_printed_once() {

@@ -88,6 +88,66 @@ fn any_program_can_be_a_worker() {
     assert!(text(&output).contains("a worker ended before the first round"), "{}", text(&output));
 }
 
+/// Where workers are to say where the run is, and have left nothing, nobody is waited for.
+#[cfg(unix)]
+#[test]
+fn workers_without_a_state_are_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let words = ["launch", "--workers", "1", "--quiet", "--out", "run", "--", "false"];
+    assert!(!grawa(folder.path(), &words).output().unwrap().status.success());
+    let words = ["launch", "--resume", "run", "--from-workers", "--quiet", "--", "sleep", "100"];
+    let output = grawa(folder.path(), &words).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    assert!(text(&output).contains("There is nothing to continue from"), "{}", text(&output));
+}
+
+/// It says that, and not that workers failed, nor how to resume.
+#[test]
+fn a_run_that_diverged_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let words =
+        ["launch", "--data", "digits", "--rate", "1e30", "--workers", "2", "--budget", "64step", "--quiet"];
+    let output = grawa(folder.path(), &words).args(["--out", "run"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    let printed = text(&output);
+    assert!(
+        printed.contains("diverged: no worker's parameters are finite") && !printed.contains("failed"),
+        "{printed}"
+    );
+}
+
+/// Ctrl-C at a coordinator before the first round is an orderly end for its workers.
+#[cfg(unix)]
+#[test]
+fn a_coordinator_that_is_stopped_early_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let words =
+        ["coordinate", "--data", "digits", "--workers", "2", "--wire", "plain", "--listen", "127.0.0.1:0"];
+    let mut command = grawa(folder.path(), &words);
+    let mut coordinator =
+        command.args(["--out", "run"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut printed = BufReader::new(coordinator.stdout.take().unwrap());
+    let mut coordinator = Kept(coordinator);
+    let mut line = String::new();
+    while !line.starts_with("listening at ") {
+        line.clear();
+        assert!(printed.read_line(&mut line).unwrap() > 0);
+    }
+    let address = line.split(' ').nth(2).unwrap().to_owned();
+    let mut command = grawa(folder.path(), &["join", &address, "--wire", "plain", "--threads", "1"]);
+    let worker = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(Command::new("kill").args(["-INT", &coordinator.0.id().to_string()]).status().unwrap().success());
+    let output = worker.wait_with_output().unwrap();
+    assert!(
+        text(&output).contains("the coordinator stopped the run before its first round"),
+        "{}",
+        text(&output)
+    );
+    assert!(!text(&output).contains("error"), "{}", text(&output));
+    assert!(!coordinator.ends_well());
+}
+
 /// `grawa join … -- COMMAND` hands the group to a program, and ends as it does.
 #[cfg(unix)]
 #[test]

@@ -1,5 +1,6 @@
 //! Calls that wait for others: outside Python's lock, and with an ear for Ctrl-C.
 
+use grawa_comm::Error as CommError;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -12,6 +13,8 @@ pyo3::create_exception!(
     "Something that went wrong in a run; the text says what was found, what was expected, what to do."
 );
 
+pyo3::create_exception!(grawa, RunEnded, GrawaError, "The others have ended the run without this worker.");
+
 /// How often Python's signals are looked at.
 const POLL: Duration = Duration::from_millis(50);
 /// After a Ctrl-C: how long a call may take before the user is told what it waits for.
@@ -20,11 +23,13 @@ const HINT: Duration = Duration::from_secs(2);
 /// An error of a session.
 pub(crate) fn failed(error: &grawa_session::Error) -> PyErr {
     use grawa_session::Error::{
-        AnotherRun, Core, NoRate, NotElastic, NotInSession, WorkersDiffer, WrongRate, Zero,
+        AnotherRun, Comm, Core, NoRate, NotElastic, NotInSession, StoppedEarly, WorkersDiffer, WrongRate,
+        Zero,
     };
     match error {
         Core(_) | NotElastic { .. } | NotInSession { .. } | AnotherRun { .. } => wrong(error),
         WorkersDiffer { .. } | Zero { .. } | NoRate { .. } | WrongRate { .. } => wrong(error),
+        Comm(CommError::Over) | StoppedEarly => RunEnded::new_err(error.to_string()),
         _ => GrawaError::new_err(error.to_string()),
     }
 }

@@ -17,7 +17,7 @@ use pyo3::prelude::*;
 #[pymodule(name = "_native")]
 mod native {
     #[pymodule_export]
-    use crate::attend::GrawaError;
+    use crate::attend::{GrawaError, RunEnded};
     #[pymodule_export]
     use crate::checksum::_crc32c;
     #[pymodule_export]

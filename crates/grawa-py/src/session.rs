@@ -26,6 +26,8 @@ pub(crate) struct Session {
     is_lent: AtomicBool,
     /// Works also while a call has the session.
     stop: Stop,
+    /// Asks all others to stop.
+    ask: Box<dyn Fn() + Send + Sync>,
     /// The memory of the last round: fresh memory would cost a page fault for every 4 KB.
     spare: Mutex<Vec<f32>>,
     calls: CallThread,
@@ -116,9 +118,9 @@ pub(crate) fn join(
     let (joined, _) = calls.attend(py, false, None, work)?;
     let (session, settings, held, is_alone) = joined.map_err(|error| failed(&error))?;
     write(&[array], &held)?;
-    let (stop, is_lent) = (session.stop(), AtomicBool::new(false));
+    let (stop, ask, is_lent) = (session.stop(), Box::new(session.asker()), AtomicBool::new(false));
     let (inner, spare) = (Mutex::new(Some(session)), Mutex::default());
-    Ok(Session { inner, is_lent, stop, spare, calls, settings, is_alone, process: std::process::id() })
+    Ok(Session { inner, is_lent, stop, ask, spare, calls, settings, is_alone, process: std::process::id() })
 }
 
 fn seconds(name: &str, number: f64) -> PyResult<Duration> {
@@ -160,6 +162,23 @@ impl Session {
     /// Whether the run has ended for this worker without the others.
     fn has_ended_alone(&self) -> PyResult<bool> {
         self.look(grawa_session::Session::has_ended_alone)
+    }
+
+    /// Whether that is because the others have ended the run without this worker.
+    fn has_missed_end(&self) -> PyResult<bool> {
+        self.look(grawa_session::Session::has_missed_end)
+    }
+
+    /// Whether all were asked to stop together.
+    fn is_stopping(&self) -> PyResult<bool> {
+        self.hear_launcher()?;
+        self.look(grawa_session::Session::is_stopping)
+    }
+
+    /// Ends the run with all others, in the place of what is due, after all were asked to stop.
+    fn end_stopped(&self, py: Python<'_>) -> PyResult<()> {
+        let ((), signal) = self.with(py, None, grawa_session::Session::end_stopped)?;
+        signal.map_or(Ok(()), Err)
     }
 
     /// Whether each step needs the norm of each tensor's gradient.
@@ -337,21 +356,21 @@ impl Session {
     /// Asks this worker to stop within a step; with `together` all of them. From any thread, also while a round is held.
     fn stop(&self, together: bool) -> PyResult<()> {
         self.check_process()?;
-        if together {
-            self.stop.together.store(true, Ordering::Relaxed);
-        }
+        let is_first_time = together && !self.stop.together.swap(true, Ordering::Relaxed);
         self.stop.asked.store(true, Ordering::Relaxed);
+        if is_first_time {
+            (self.ask)();
+        }
         Ok(())
     }
 
-    /// Reports the end, which must be due. Returns it as JSON.
-    fn finish(&self, py: Python<'_>) -> PyResult<String> {
+    /// Reports the end, which must be due. Returns the workers that were there.
+    fn finish(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
         self.check_process()?;
         let session = self.place()?.take().ok_or_else(|| self.absent())?;
-        let (finished, signal) = self.calls.attend(py, true, None, move || session.finish())?;
+        let (finished, signal) = self.calls.attend(py, true, None, move || session.finish_with_members())?;
         signal.map_or(Ok(()), Err)?;
-        let finished = finished.map_err(|error| failed(&error))?;
-        serde_json::to_string(&Event::Finished(finished)).map_err(wrong)
+        finished.map(|(_, members)| members).map_err(|error| failed(&error))
     }
 
     /// Leaves the run; the others continue.

@@ -282,7 +282,9 @@ def test_passes_without_end() -> None:
         while not run.is_over:
             train(run, next(batches)[0])
         # A loop over a number of epochs ends by itself.
-        assert [list(loader) for _ in range(300)] == [[]] * 300 and list(epochs) == []
+        with pytest.warns(UserWarning, match="was asked for another pass 1000 times: end your loop") as noted:
+            assert [list(loader) for _ in range(5000)] == [[]] * 5000 and list(epochs) == []
+        assert len(noted) == 1
         with pytest.raises(RuntimeError, match="the run is over, and its loader was asked for another pass"):
             next(batches)
 

@@ -3,6 +3,7 @@ Earlier versions wrote the state alone."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import warnings
@@ -15,12 +16,13 @@ _HEAD = b"grawa session checkpoint 1\n"
 
 def keep_checkpoint(folder: str, state: bytes) -> None:
     """Replaces the newest state; it becomes the one before. At every moment one of the two is whole, also if the machine fails."""
-    newest, new = os.path.join(folder, NAME), os.path.join(folder, NAME + ".new")
+    # A name of its own for each process: two may take themselves for the first one, for a moment.
+    newest, new = os.path.join(folder, NAME), os.path.join(folder, f"{NAME}.new-{os.getpid()}")
     with open(new, "wb") as file:
         file.write(_HEAD + zlib.crc32(state).to_bytes(4, "little") + len(state).to_bytes(8, "little") + state)
         file.flush()
         os.fsync(file.fileno())
-    if os.path.exists(newest):
+    with contextlib.suppress(FileNotFoundError):
         os.replace(newest, os.path.join(folder, BEFORE))
     os.replace(new, newest)
     if os.name == "posix":

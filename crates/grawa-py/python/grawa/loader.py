@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from .torch_run import Run
 
 
-# A loop over passes that knows nothing of the end would go on for ever; one over a number of epochs ends by itself.
-MOST_EMPTY_PASSES = 1000
+# A loop over passes that knows nothing of the end would go on for ever; one over a number of epochs ends by itself, and is not that long.
+MOST_EMPTY_PASSES = 100_000
+EMPTY_PASSES_TO_WARN = 1000
 
 
 class DealtBatches(Sampler[list[int]]):
@@ -116,6 +117,11 @@ class Loader:
         run.start()
         run.begin_epoch()
         self._empty_passes += run.is_over
+        if self._empty_passes == EMPTY_PASSES_TO_WARN:
+            warnings.warn(
+                f"the run is over, and its loader was asked for another pass {EMPTY_PASSES_TO_WARN} times: end your loop when run.is_over",
+                stacklevel=3,
+            )
         if self._empty_passes >= MOST_EMPTY_PASSES:
             raise RuntimeError(
                 f"the run is over, and its loader was asked for another pass {MOST_EMPTY_PASSES} times: end your loop when run.is_over"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -181,7 +182,7 @@ class ProcessGroupSession(Session):
         self._agree(settings)
         # What the native part sees of the parameters: a number for each tensor, 1 or NaN.
         self._signs = torch.ones(len(tensors))
-        self._length, self._process = len(tensors), os.getpid()
+        self._length, self._process, self._thread = len(tensors), os.getpid(), threading.get_ident()
         self._counts = sum(torch.Size(shape).numel() for _, shape in statistics)
         self._native = self._call(
             _native.join,
@@ -249,6 +250,9 @@ class ProcessGroupSession(Session):
 
     def finish(self) -> Progress:
         return self._call(super().finish)
+
+    def _end_stopped(self) -> None:
+        self._call(super()._end_stopped)
 
     def _look_at(self, parameters: torch.Tensor) -> bool:
         self._carrier.vector = parameters

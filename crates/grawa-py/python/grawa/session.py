@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -84,27 +85,32 @@ class Session:
         if checkpoint is None:
             checkpoint = kept_checkpoint(os.environ.get("GRAWA_OUT"))
         self._length = length
-        self._native = _native.join(
-            method=method,
-            tensors=named,
-            parameters=array,
-            budget=budget,
-            name=name,
-            evaluate=evaluate,
-            batch=batch,
-            examples=examples,
-            seed=seed,
-            pace=pace,
-            wire=wire,
-            patience=patience,
-            wait=wait,
-            statistics=statistics,
-            buffers=_buffers,
-            place=place,
-            checkpoint=checkpoint,
-        )
+        try:
+            self._native = _native.join(
+                method=method,
+                tensors=named,
+                parameters=array,
+                budget=budget,
+                name=name,
+                evaluate=evaluate,
+                batch=batch,
+                examples=examples,
+                seed=seed,
+                pace=pace,
+                wire=wire,
+                patience=patience,
+                wait=wait,
+                statistics=statistics,
+                buffers=_buffers,
+                place=place,
+                checkpoint=checkpoint,
+            )
+        except _native.RunEnded as error:
+            # Nothing is left to do, and that is no failure of this program.
+            warnings.warn(str(error), stacklevel=2)
+            self._native, self.has_missed_run = MissedRun(), True
         self._counts = sum(_product(shape) for _, shape in statistics)
-        self._process = os.getpid()
+        self._process, self._thread = os.getpid(), threading.get_ident()
         self.worker: int = self._native.worker()
         self.members: list[int] = self._native.members()
         self._progress = Progress(*self._native.progress())
@@ -129,8 +135,35 @@ class Session:
     @property
     def is_first(self) -> bool:
         """Whether this worker has the lowest number of those in the last round: the one that prints. At the end exactly one worker is it,
-        and stays it when others leave."""
-        return self.worker <= min(self.members, default=self.worker)
+        and stays it when others leave; one that has ended without the others is not. After ``stop(together=True)`` it ends the run, with
+        all others, before it answers."""
+        if self._has_stopped:
+            self._end_if_stopped()
+        return self._has_lowest_number()
+
+    def _has_lowest_number(self) -> bool:
+        return self.worker in self.members and self.worker == min(self.members)
+
+    def _end_if_stopped(self) -> bool:
+        """Where all were asked to stop, and this worker has left its loop: the end, together with all others. Not on other threads, which do
+        not know whether it has."""
+        if threading.get_ident() != self._thread or os.getpid() != self._process:
+            return False
+        try:
+            if self._native.due() == "end" or not self._native.is_stopping():
+                return False
+        except _native.GrawaError:
+            # It is over, or in a round.
+            return False
+        self._end_stopped()
+        self._note_members()
+        return True
+
+    def _end_stopped(self) -> None:
+        self._native.end_stopped()
+
+    def _note_members(self) -> None:
+        self.members, self.worker = self._native.members(), self._native.worker()
 
     @property
     def wants_norms(self) -> bool:
@@ -214,8 +247,15 @@ class Session:
     _held: Round | None = None
     was_replaced = False
     """Whether the last round replaced the parameters: then drop the state of your optimizer."""
+    _has_stopped = False
     has_ended_alone = False
-    """Whether the run ended for this worker without the others: the coordinator was out of reach for longer than its patience."""
+    """Whether the run ended for this worker without the others: the coordinator was out of reach for longer than its patience, or they ended
+    it while this worker was away."""
+    has_missed_end = False
+    """Whether the others ended the run without this worker."""
+    was_stopped = False
+    """Whether all were asked to stop before the budget was spent."""
+    has_missed_run = False
     is_out_of_contact = False
     """Whether the last round found no connection to the others."""
 
@@ -232,8 +272,11 @@ class Session:
             out = numpy.empty(self._length, dtype=numpy.float32)
         counts = None if statistics is None else array_of(statistics, self._counts)[0]
         found = self._native.evaluated_model(array, array_of(out, self._length)[0], counts)
+        if not found:
+            return None
+        self._note_members()
         self._keep_in_folder()
-        return out if found else None
+        return out
 
     def centre(self, out: Any = None) -> Any:
         """The centre after the last round; a new NumPy array unless ``out`` is given."""
@@ -249,43 +292,71 @@ class Session:
         return self._native.checkpoint()
 
     def stop(self, together: bool = False) -> None:
-        """Asks this worker to leave within a step, or all workers to stop together. From any thread, also during a round."""
+        """Asks this worker to leave within a step, or all workers to stop together. From any thread, also during a round. After
+        ``stop(together=True)`` a loop may be left at once: ``is_first``, ``finish`` and ``leave`` then wait for the others."""
         self._native.stop(together)
+        self._has_stopped |= together
 
     def finish(self) -> Progress:
-        """Reports the end of the run, which must be due."""
+        """Reports the end of the run, which must be due, or all were asked to stop."""
+        self._end_if_stopped()
         progress = self.progress
-        if self._native.has_ended_alone():
-            warnings.warn(
-                "the coordinator was out of reach at the end of the run: this worker has ended with its own parameters, and no model was "
-                "made of those of all",
-                stacklevel=2,
-            )
-            self.has_ended_alone = True
-        self._keep_in_folder()
-        self._native.finish()
+        self.has_ended_alone, self.has_missed_end = self._native.has_ended_alone(), self._native.has_missed_end()
+        self.was_stopped = self._native.is_stopping()
+        self._note_members()
+        if not self.has_ended_alone:
+            self._keep_in_folder()
+        self.members = self._native.finish()
+        if self.has_ended_alone and not self.has_missed_run:
+            why = "the coordinator was out of reach at the end of the run"
+            if self.has_missed_end:
+                why = "the others ended the run while this worker was away"
+            elif self.was_stopped:
+                why = "the run was stopped, and this worker could not wait for the others"
+            words = "this worker has ended with its own parameters, and has no model that was made of those of all"
+            warnings.warn(f"{why}: {words}", stacklevel=2)
         return progress
 
     def leave(self) -> None:
-        """Leaves the run; the others continue."""
+        """Leaves the run; the others continue. If all were asked to stop, it ends the run together with them."""
+        if self._end_if_stopped():
+            self.finish()
         self._native.leave()
 
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: object, *_: object) -> None:
         # A process that was forked inside the block is not the worker.
         if os.getpid() == self._process:
-            self.leave()
+            # After an error nobody is waited for.
+            if error is None:
+                self.leave()
+            else:
+                self._native.leave()
 
     def _keep_in_folder(self) -> None:
         """Under ``grawa launch`` the first worker keeps the run's folder up to date, so that a run that was stopped can continue."""
         folder = os.environ.get("GRAWA_OUT")
-        if not folder or not self.is_first or self.is_alone:
+        if not folder or not self._has_lowest_number() or self.is_alone:
             return
         state = self._native.checkpoint()
         if state is not None:
             keep_checkpoint(folder, state)
+
+
+class MissedRun:
+    """In the place of the native session, where the run had ended before this worker could join it."""
+
+    def __getattr__(self, name: str) -> Any:
+        answers = {
+            "due": "end", "worker": 0, "workers": 0, "is_alone": False, "members": [], "has_ended_alone": True, "has_missed_end": True,
+            "is_stopping": False, "wants_norms": False, "wants_loss": False, "score_batch": None, "shard": (0, 1, 0), "steps_taken": 0,
+            "progress": (0, 0.0, 0.0, 0.0), "prox": 0.0, "checkpoint": None, "finish": [], "leave": None, "stop": None,
+        }  # fmt: skip
+        if name not in answers:
+            raise _native.RunEnded("the run had ended before this worker could join it")
+        return lambda *_: answers[name]
 
 
 def _product(shape: Sequence[int]) -> int:

@@ -170,6 +170,8 @@ class Run:
         self.is_epoch_over = False
         self._is_over = False
         self._has_left = False
+        # `stop` was called here; the loop is inside a step; and one step may follow an end that did not wait for one.
+        self._has_stopped = self._is_advancing = self._may_step_once = False
         _joined = weakref.ref(self)
 
     # The run.
@@ -208,7 +210,7 @@ class Run:
             **self._options,
         )
         self._shared.scatter()
-        if self._state_steps > 0 and self._session.progress.steps == 0:
+        if self._state_steps > 0 and self._session.progress.steps == 0 and not self._session.has_missed_run:
             self._session.leave()
             self._session, self._has_left = None, True
             self._hooks.remove()
@@ -224,6 +226,9 @@ class Run:
                 stacklevel=3,
             )
         self._advance(self._session.due)
+        if self._has_stopped and not self.is_over:
+            self._session.stop(together=True)
+            self._end_if_stopped()
         return self
 
     @property
@@ -257,11 +262,14 @@ class Run:
     @property
     def workers(self) -> list[int]:
         """The numbers of the workers in the last round."""
+        self._end_if_stopped()
         return [0] if self._session is None else self._session.members
 
     @property
     def is_first(self) -> bool:
-        """Whether this worker has the lowest number: the one that prints and saves. At the end exactly one worker is it."""
+        """Whether this worker has the lowest number: the one that prints and saves. At the end exactly one worker is it. After ``stop()`` it
+        waits for the end of all."""
+        self._end_if_stopped()
         return self._session is None or self._session.is_first
 
     @property
@@ -344,6 +352,7 @@ class Run:
         the mean of the workers or the centre; else the centre of the last round. Nothing is sent, so one worker may call it by itself.
         Batch norm is recalibrated on the batches of ``calibrate``, or on ``batches`` of the loader's data (one pass at most), the same on
         all workers. Afterwards all is as before: parameters, buffers, each module's `training`, and the random state."""
+        self._end_if_stopped()
         self._look_for_steps(self._evaluations)
         self._evaluations += self._session is not None
         with self._with_evaluated(calibrate, batches) as model:
@@ -372,6 +381,11 @@ class Run:
     def _evaluated_model(self) -> torch.Tensor | None:
         if self._session is None or self._session.is_alone:
             return None
+        if self._session.has_missed_end and self._evaluated is None:
+            raise RuntimeError(
+                "the run ended before this worker could take part, so it has no model of it: look at run.is_first, or take the model from where "
+                "the others saved it"
+            )
         if not self._is_evaluated_last and not self.is_over:
             return self._session.centre(torch.empty_like(self._shared.flat))
         return self._evaluated
@@ -403,6 +417,7 @@ class Run:
     def save(self, path: str | os.PathLike[str], **options: Any) -> None:
         """Writes the evaluated model: its ``state_dict``, by ``torch.save``, or as safetensors if the name ends so. Options are those of
         ``averaged``."""
+        self._end_if_stopped()
         self._look_for_steps()
         with self._with_evaluated(**options) as model:
             state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
@@ -438,12 +453,28 @@ class Run:
     # The end.
 
     def stop(self) -> None:
-        """All workers stop together, within a step; also if this one leaves its loop at once. After the end it does nothing."""
+        """All workers stop together, within a step; also if this one leaves its loop at once: what asks for the result, such as ``is_first``,
+        ``averaged()``, ``save`` and ``leave``, then waits for the end of all. After the end it does nothing, and before ``start`` the run ends
+        when it starts."""
         if not self.is_over and not self._has_left:
-            self.session.stop(together=True)
+            self._has_stopped = True
+            if self._session is not None:
+                self._session.stop(together=True)
+
+    def _end_if_stopped(self, also_by_others: bool = False) -> None:
+        """This worker has left its loop, after all were asked to stop: the end, without another step."""
+        session = self._session
+        if session is None or self.is_over or self._has_left or self._is_advancing or not (self._has_stopped or also_by_others):
+            return
+        if session._end_if_stopped():
+            self._steps.clear()
+            self._may_step_once = True
+            self._end()
 
     def leave(self) -> None:
-        """Leaves the run; the others continue."""
+        """Leaves the run; the others continue. If all were asked to stop, it ends the run together with them."""
+        if os.getpid() == self._process and not self._leaves_at_once:
+            self._end_if_stopped(also_by_others=True)
         self._hooks.remove()
         self._has_left = True
         if os.getpid() != self._process:
@@ -453,7 +484,7 @@ class Run:
             takes_no_step = self._takes_no_step(least=1, asked=self._has_asked)
             with suppress(GrawaError):
                 self._keep_last()
-            self._session.leave()
+            self._session._native.leave()
             self._is_over = True
             # Last: a warning may be an error.
             if takes_no_step:
@@ -465,6 +496,8 @@ class Run:
     def __exit__(self, error: object, *_: object) -> None:
         # An error explains why there was no step.
         self._has_warned_of_no_step |= error is not None
+        # Nor is anybody waited for.
+        self._leaves_at_once = error is not None
         self.leave()
 
     # A step.
@@ -478,6 +511,10 @@ class Run:
         self._norms = norms if isinstance(scale, float) else norms / scale.to(norms.device)
 
     def _after_step(self) -> None:
+        if self._may_step_once:
+            # The loop had begun it. Like the others' steps since the last round it is in no model.
+            self._may_step_once = False
+            return
         if self.is_over:
             raise RuntimeError(
                 f"the run is over, at step {self.progress.steps}: this step would be in no model of the run; leave your loop when run.is_over, "
@@ -530,6 +567,7 @@ class Run:
                 stacklevel=4,
             )
 
+    _leaves_at_once = False
     _has_warned_of_no_step = False
     _has_warned_of_statistics = False
 
@@ -543,7 +581,7 @@ class Run:
                     "grawa.join a budget"
                 )
             self.start()
-        return max(1, len(self.workers))
+        return 1 if self._session is None else max(1, len(self._session.members))
 
     def _hand_over_steps(self) -> None:
         """Reads the losses and norms of the last steps, with one copy each."""
@@ -570,15 +608,20 @@ class Run:
         if due == "step":
             return
         session = self.session
-        while due != "step":
-            if due == "round":
-                self._hold_round()
-            elif due == "evaluate":
-                self._make_evaluated()
-            else:
-                self._end()
-                return
-            due = session.due
+        # What is called meanwhile, such as a callback, has not left the loop.
+        self._is_advancing = True
+        try:
+            while due != "step":
+                if due == "round":
+                    self._hold_round()
+                elif due == "evaluate":
+                    self._make_evaluated()
+                else:
+                    self._end()
+                    return
+                due = session.due
+        finally:
+            self._is_advancing = False
         # Also where this worker takes part again after the others have ended the epoch.
         self.is_epoch_over |= self._epoch() > self._first_epoch
 
@@ -616,9 +659,11 @@ class Run:
             self._evaluated, self._averaged_statistics, self._is_evaluated_last = out, counts, True
 
     def _end(self) -> None:
-        self._keep_last()
+        if not self.session.has_missed_run:
+            self._keep_last()
         self.session.finish()
-        if self.session.has_ended_alone:
+        if self.session.has_ended_alone and not (self.session.has_missed_end or self.session.was_stopped):
+            # It has trained on alone: its own parameters are of more use than an old centre.
             self._evaluated = None
         self._is_over = self.is_epoch_over = True
 
