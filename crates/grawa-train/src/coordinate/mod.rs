@@ -358,7 +358,7 @@ impl Following<'_> {
         let received = match &report {
             Report::Own { .. } => Some(received),
             Report::Shared { sequence, .. } => {
-                self.with_gate(|gate, group| gate.receive(sequence.rounds, received, group))
+                self.with_gate(|gate, group| gate.receive(*sequence, received, group))
             }
         };
         received.map_or(Ok(()), |received| self.accept_received(received, voter, report))
@@ -380,12 +380,12 @@ impl Following<'_> {
         let status = self.server.status();
         let active = status.workers.iter().filter(|one| one.state == MemberState::Active);
         let active: Vec<u32> = active.map(|one| one.worker).collect();
-        let committed = status.committed.map_or(0, |committed| committed.op);
-        let group = Group { active: &active, begun: status.rounds, committed, now: self.began.elapsed() };
+        let (recorded, now) = (self.inbox.last, self.began.elapsed());
+        let group = Group { active: &active, begun: status.rounds, recorded, now };
         ask(&mut self.gate, group)
     }
 
-    /// Reports that were held until the reporter had sent its own.
+    /// Reports that were held until the reporter was lost.
     fn accept_held(&mut self, next: impl Fn(&mut Self) -> Option<RoundReport>) -> Result<(), Error> {
         while let Some(held) = next(self) {
             if let Ok(report) = Report::decode(&held.bytes) {
@@ -432,6 +432,7 @@ impl Following<'_> {
                 self.gate.continues(to.op);
                 if from.is_none_or(|from| to.op < from.op) {
                     self.inbox.rewind();
+                    self.gate.rewind();
                 }
             }
             _ => {}

@@ -188,7 +188,8 @@ impl Coordinator {
     fn begin_round(&mut self, missing: &[u32], now: Duration) {
         // All that have arrived have reported their state.
         self.agree_on_state(true);
-        self.rounds += 1;
+        // One that is begun again from the same state, because all were lost, is the same round.
+        self.rounds += u64::from(self.round_began.is_none_or(|(op, _)| op != self.op));
         let after = self.operation.began.map_or(Duration::ZERO, |began| now.saturating_sub(began));
         if let Some(began) = self.operation.began {
             if let Some((_, before)) = self.round_began {
