@@ -444,11 +444,7 @@ impl Following<'_> {
         let worker = if let CoordinatorEvent::Lost(lost) = notice { Some(lost.worker) } else { None };
         let mut what = notice.to_string();
         if matches!(notice, CoordinatorEvent::Orphaned { .. }) && self.folder.join("checkpoints").exists() {
-            what += &format!(
-                "; if none will join, start workers with --out {0}, which restore the state of its last checkpoint, or stop this and \
-                 continue without them: grawa train --resume {0}",
-                self.folder.display()
-            );
+            what += &way_out(self.folder);
         }
         self.fault(worker, what)
     }
@@ -496,6 +492,15 @@ impl Following<'_> {
     }
 }
 
+/// What to do when nobody holds the committed state, and the run has checkpoints.
+fn way_out(folder: &Path) -> String {
+    format!(
+        "; if none will join, start workers with --out {0}, which restore the state of its last checkpoint, or stop this and \
+         continue without them: grawa train --resume {0}",
+        shell::path(folder)
+    )
+}
+
 /// The number of the last round that was recorded.
 fn last_round(recorded: &[(Event, f64)]) -> u64 {
     let round = |(event, _): &(Event, f64)| {
@@ -539,4 +544,15 @@ fn serve(
     let settings = connect.limits(settings);
     let log = folder.join(LOG);
     Ok(CoordinatorServer::new(listen, connect.wire.clone(), settings, run, charter, Some(&log))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_in_a_command_is_quoted() {
+        let found = way_out("runs/it's mine".as_ref());
+        assert_eq!(found.matches(r"'runs/it'\''s mine'").count(), 2, "{found}");
+    }
 }
