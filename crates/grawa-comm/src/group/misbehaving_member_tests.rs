@@ -671,4 +671,10 @@ fn a_checkpoint_of_another_course_is_kept() {
     }
     let passed = told(&enters(&mut run(), 20, 0, StateVersion { op: 0, digest: 5 }, 0));
     assert!(matches!(passed, ToMember::Restore { .. }), "{passed:?}");
+    // One from before all that the run remembers may be of any course.
+    let version = StateVersion { op: 10, digest: 5 };
+    let record = Record { run: 7, epoch: 1, version, members: 1, tokens: vec![1] };
+    let mut coordinator = Coordinator::new(Settings::default(), 7, Vec::new(), &[Entry::Committed(record)]);
+    let answer = told(&enters(&mut coordinator, 20, 0, StateVersion { op: 8, digest: 5 }, 0));
+    assert!(matches!(&answer, ToMember::Refused { why } if why.contains("it is kept")), "{answer:?}");
 }

@@ -16,8 +16,8 @@ pub use inbox::WrittenCheckpoint;
 use crate::elastic::expect_elastic;
 use crate::event::{Event, Fault, Finished, Observer, Place, Reason};
 use crate::event_codec::Report;
-use crate::observe::{About, EVENTS, Files, read};
-use crate::{Error, Recipe, folder};
+use crate::observe::{About, EVENTS, Files, JOURNAL, read};
+use crate::{Error, Recipe, folder, shell};
 use coordinator_file::CoordinatorFile;
 use finish_votes::FinishVotes;
 use grawa_comm::group::{
@@ -155,11 +155,11 @@ impl CoordinatedRun {
             None => Definition::of_recipe(&folder::recipe(folder)?)?,
         };
         let hold = folder::hold(folder, false)?;
-        let files = match folder.join(EVENTS).exists() {
-            true => Files::reopen(folder)?,
-            false => Files::create(folder, about)?,
-        };
-        let recorded = read(folder)?;
+        let has_events = folder.join(EVENTS).exists();
+        if !has_events && folder.join(JOURNAL).exists() {
+            return Err(Error::EventsLost { folder: folder.into() });
+        }
+        let recorded = if has_events { read(folder)? } else { Vec::new() };
         let is_end = |event: &Event| matches!(event, Event::Finished(end) if end.reason == Reason::Spent);
         if recorded.iter().any(|(event, _)| is_end(event)) {
             return Ok(None);
@@ -179,6 +179,8 @@ impl CoordinatedRun {
             }
             error => error.into(),
         })?;
+        // Only now: a run that is refused stays as it is.
+        let files = if has_events { Files::reopen(folder)? } else { Files::create(folder, about)? };
         let run = CoordinatedRun::new(server, folder, workers, files, recorded, (file, hold));
         Ok(Some(CoordinatedRun { is_from_workers: from_workers, ..run }))
     }

@@ -732,9 +732,11 @@ impl Coordinator {
         let leads = self.active().next().is_some() && self.returning.is_none();
         let record = self.roster.get(&worker).filter(|record| record.is_new && version.op > 0)?;
         let differs = self.history.get(&version.op).is_some_and(|digest| *digest != version.digest);
+        let is_forgotten = self.history.first_key_value().is_some_and(|(oldest, _)| version.op < *oldest);
         let how = match () {
             () if record.state != MemberState::Waiting => return None,
             () if differs => "in which that operation had another result",
+            () if is_forgotten => "which does not know any more what that one was",
             () if leads && version.op > committed.op => "which is not that far",
             () => return None,
         };
