@@ -372,6 +372,18 @@ fn the_rate_limit_survives_a_refusal() {
     assert!(flood(&mut coordinator, 11) > 20, "another member has a limit of its own");
 }
 
+/// Whoever says hello again and again, each time for the whole charter, uses up what it may send.
+#[test]
+fn hellos_count_toward_the_rate_limit() {
+    let mut coordinator = Coordinator::new(Settings::default(), 7, vec![1; 1 << 20], &[]);
+    let mut is_answered = |session: u64, token: u64| {
+        let actions = hear(&mut coordinator, session, hello(token));
+        actions.iter().any(|it| matches!(it, Action::Send { message: ToMember::Welcome { .. }, .. }))
+    };
+    assert_eq!((1..100).filter(|session| is_answered(*session, 9)).count(), 31);
+    assert!(is_answered(100, 10), "another member has a limit of its own");
+}
+
 /// The first proposal is the charter, for all who join and for a coordinator that continues from the journal.
 #[test]
 fn the_first_proposal_counts() {

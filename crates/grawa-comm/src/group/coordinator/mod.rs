@@ -461,6 +461,10 @@ impl Coordinator {
         record.is_new = run == 0;
         let before = record.session.replace(session).filter(|before| *before != session);
         record.disconnected_at = None;
+        // The answer is as long as the charter. Who asks for it again and again uses up what it may send.
+        let charter = (run == 0).then(|| self.charter.clone());
+        let cost = PER_MESSAGE + charter.as_ref().map_or(0, Vec::len) as f64;
+        let is_excess = !record.rate_limit.try_use(cost, now);
         // It sends the reports again that were not acknowledged.
         record.reports.clear();
         (record.last_seen, record.progressed_at) = (now, now);
@@ -472,7 +476,9 @@ impl Coordinator {
         if let Some(session) = before {
             self.actions.push(Action::Disconnect { session });
         }
-        let charter = (run == 0).then(|| self.charter.clone());
+        if is_excess {
+            return self.refuse_excess(worker);
+        }
         let heartbeat = self.settings.heartbeat.as_millis() as u64;
         let founders = self.settings.founders;
         self.send(worker, ToMember::Welcome { run: self.run, worker, known, heartbeat, charter, founders });
