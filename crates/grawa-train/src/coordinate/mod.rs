@@ -50,8 +50,8 @@ pub struct Connect {
     /// When no worker has the last committed state: how long to wait for one that has it, before the run restarts from the newest state
     /// that any worker has.
     pub patience: Duration,
-    /// A worker that sends heartbeats, but makes no progress for this long while others wait for it inside a round, is dropped. Between rounds it
-    /// may take any time.
+    /// A worker that sends heartbeats, but makes no progress for this long while others wait for it inside a round, or for its first step before
+    /// the first round, is dropped. Between rounds, and while it loads its data before it takes part, it may take any time.
     pub stall: Duration,
     /// A round waits at least this long for workers that are late; one that it goes on without loses its steps since the last round. If `None`: 2 s,
     /// longer where rounds vary or are rare, or what programs with a session ask for.

@@ -64,7 +64,7 @@ pub struct Settings {
     pub round_wait: RoundWait,
     /// A round waits at least this long for them, in the place of [`RoundWait::shortest`].
     pub wait: Option<Duration>,
-    /// A member that sends heartbeats, but makes no progress for this long inside a round, is lost.
+    /// A member that sends heartbeats, but makes no progress for this long inside a round, or before its first step in the first one, is lost.
     pub stall: Duration,
     /// How long to wait for a member that holds the committed state, when no connected member does.
     pub recovery_wait: Duration,
@@ -375,6 +375,7 @@ impl Coordinator {
                     MemberState::Ready | MemberState::Active => return,
                 }
                 (record.version, record.state) = (Some(version), MemberState::Waiting);
+                record.progressed_at = now;
                 self.assign(worker);
             }
             ToCoordinator::Holds(version) => {
@@ -783,7 +784,9 @@ impl Coordinator {
         }
         let (opens, awaits_all, mut gone) = (self.begins_round(), self.awaits_all(), Vec::new());
         for (worker, record) in &self.roster {
-            let founds = self.committed.is_none() && *worker < self.settings.founders;
+            // One that still loads its data has not said yet which state it holds.
+            let is_loading = record.state == MemberState::Greeted;
+            let founds = self.committed.is_none() && *worker < self.settings.founders && !is_loading;
             let must_arrive = founds || awaits_all || !opens && record.state == MemberState::Active;
             let waited = self.operation.waits_for(*worker, must_arrive);
             let idle = waited.map(|since| now.saturating_sub(since.max(record.progressed_at)));

@@ -614,6 +614,36 @@ mod tests {
         assert_eq!(begun(&coordinator), (true, vec![0, 2]));
     }
 
+    /// A round that begins again from the same state, because all of its members were lost, is the same round.
+    #[test]
+    fn a_round_that_begins_again_is_counted_once() {
+        let mut coordinator = founding(true);
+        receive(&mut coordinator, 1, arrive(), Duration::ZERO);
+        assert_eq!((begun(&coordinator).0, coordinator.rounds), (true, 1));
+        (0..3).for_each(|session| receive(&mut coordinator, session, ToCoordinator::Leave, Duration::ZERO));
+        let hello = Hello { version: VERSION, run: 0, token: 9, worker: None, address: "here".into() };
+        for message in [ToCoordinator::Hello(hello), enter(), arrive()] {
+            receive(&mut coordinator, 9, message, Duration::ZERO);
+        }
+        coordinator.handle(Input::Tick, Duration::from_millis(2400));
+        assert_eq!((begun(&coordinator).0, coordinator.rounds), (true, 1));
+    }
+
+    /// However long a founder loads its data: it is alive, and is waited for.
+    #[test]
+    fn a_founder_that_loads_its_data_is_not_lost() {
+        let mut coordinator = founding(false);
+        let mut now = Duration::ZERO;
+        while now < 3 * coordinator.settings.stall {
+            now += Duration::from_secs(1);
+            beat(&mut coordinator, now, &[0, 2], now.as_secs());
+            beat(&mut coordinator, now, &[1], 0);
+        }
+        receive(&mut coordinator, 1, enter(), now);
+        receive(&mut coordinator, 1, arrive(), now);
+        assert_eq!(begun(&coordinator), (true, vec![0, 1, 2]));
+    }
+
     /// These members are alive, and make progress or not.
     fn beat(coordinator: &mut Coordinator, now: Duration, sessions: &[u64], progress: u64) {
         for session in sessions {
