@@ -31,11 +31,15 @@ pub(crate) fn commands(error: &Failure, words: &[OsString]) -> Vec<String> {
 /// The words with another model, if they name this one.
 fn with_model(words: &[OsString], run: &Path, model: &Path) -> Option<String> {
     let mut is_named = false;
-    let mut replaced = |word: &OsString| {
+    // Where something is written is no model.
+    let is_output =
+        |at: usize| words[at].to_string_lossy().starts_with("--out=") || at > 0 && words[at - 1] == *"--out";
+    let mut replaced = |(at, word): (usize, &OsString)| {
         let text = word.to_string_lossy();
         // `RUN`, `--init=RUN` and `model.init=RUN`.
         let value = text.rsplit_once('=').map(|(_, value)| value).filter(|_| !Path::new(word).exists());
         match value {
+            _ if is_output(at) => word.clone(),
             _ if Path::new(word) == run => {
                 is_named = true;
                 model.into()
@@ -47,7 +51,7 @@ fn with_model(words: &[OsString], run: &Path, model: &Path) -> Option<String> {
             _ => word.clone(),
         }
     };
-    let words: Vec<OsString> = words.iter().map(&mut replaced).collect();
+    let words: Vec<OsString> = words.iter().enumerate().map(&mut replaced).collect();
     is_named.then(|| shell::command(std::iter::once(OsString::from("grawa")).chain(words)))
 }
 
@@ -76,6 +80,12 @@ mod tests {
         );
         assert_eq!(given(&["train", "--init=runs/my run"])[0], "grawa train '--init=runs/my run/best'");
         assert_eq!(given(&["train", "--recipe", "x.toml"]), [""; 0]);
+        assert_eq!(given(&["join", "host:7117", "--out", "runs/my run"]), [""; 0]);
+        assert_eq!(given(&["join", "host:7117", "--out=runs/my run"]), [""; 0]);
+        assert_eq!(
+            given(&["train", "--init", "runs/my run", "--out", "runs/my run"])[0],
+            "grawa train --init 'runs/my run/best' --out 'runs/my run'"
+        );
         assert_eq!(
             given(&["train", "--resume", "runs/my run"]),
             ["grawa train --recipe 'runs/my run/recipe.toml' --init 'runs/my run/best'"]

@@ -84,11 +84,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         command.args(rest).env(variables::COORDINATOR, &arguments.address).env(variables::LISTEN, &listen);
         command.env(variables::WORKERS, arguments.workers.to_string());
         command.envs(host.map(|host| (variables::HOST, host)));
+        // The program may change its folder before it joins.
+        let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.into());
         match &arguments.security.key {
-            Some(key) => command.env(variables::KEY, key),
+            Some(key) => command.env(variables::KEY, whole(key)),
             None => command.env(variables::WIRE, "plain"),
         };
-        command.envs(arguments.out.as_ref().map(|out| ("GRAWA_OUT", out)));
+        command.envs(arguments.out.as_deref().map(|out| ("GRAWA_OUT", whole(out))));
         return attend(command, arguments.restarts);
     }
     let answered = note_silence(&arguments.address, patience);

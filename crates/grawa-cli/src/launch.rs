@@ -183,6 +183,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let threads = planned.as_ref().and_then(|recipe| recipe.machine.threads);
     let threads = threads.unwrap_or((cores() as u32 / processes).max(1));
     let io = |error: std::io::Error| Failure::Machine(error.to_string());
+    // A program may change its folder before it joins.
+    let whole = std::path::absolute(&place).map_err(io)?;
     let (mut workers, mut logs, mut asked) = (Workers::new(arguments.restarts, each), Vec::new(), None);
     let (ask, running) = (Arc::clone(&stop), workers.running.clone());
     // They are in process groups of their own, and would outlive this process.
@@ -206,12 +208,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
             }
             Some((program, rest)) => {
                 let mut command = Command::new(program);
-                command.args(rest).envs(key.map(|key| (variables::KEY, key)));
+                command.args(rest).envs(key.map(|_| (variables::KEY, whole.join(Key::FILE))));
                 if key.is_none() {
                     command.env(variables::WIRE, "plain");
                 }
                 command.env(variables::COORDINATOR, &address).env(variables::LISTEN, "127.0.0.1:0");
-                command.env(variables::WORKERS, each.to_string()).env("GRAWA_OUT", &place);
+                command.env(variables::WORKERS, each.to_string()).env("GRAWA_OUT", &whole);
                 command.env("GRAWA_LOCAL_RANK", number.to_string()).env("GRAWA_LAUNCHED", "1");
                 // Python would keep back what it prints to a file; and each process would use all cores.
                 for (name, value) in [("PYTHONUNBUFFERED", "1"), ("OMP_NUM_THREADS", &threads.to_string())] {

@@ -58,9 +58,28 @@ fn a_run_without_its_log_is_not_begun_anew() {
         fs::write(&log, bytes).unwrap();
     };
     damaged(&|bytes| bytes.clear());
-    refuses("no committed state");
+    refuses("it is empty");
     fs::remove_file(&log).unwrap();
-    refuses("no committed state");
+    refuses("it is missing");
+    // Also if the record of the rounds is gone with it, in part or altogether.
+    let (record, journal) = (run.join("events.jsonl"), fs::read(run.join("journal.jsonl")).unwrap());
+    let events = fs::read_to_string(&record).unwrap();
+    let first = events.lines().next().unwrap();
+    for (kept, bytes) in [(format!("{first}\n"), None), (String::new(), Some(b""))] {
+        fs::write(&record, kept).unwrap();
+        bytes.map(|bytes| fs::write(&log, bytes).unwrap());
+        refuses(if bytes.is_some() { "it is empty" } else { "it is missing" });
+        let _ = fs::remove_file(&log);
+    }
+    fs::remove_file(&record).unwrap();
+    let mut command = grawa(group.folder.path(), &["coordinate", "--resume", "run", "--quiet"]);
+    let found = text(&command.args(line).output().unwrap());
+    assert!(found.contains("move journal.jsonl and about.toml"), "{found}");
+    fs::write(&record, &events).unwrap();
+    assert!(
+        !log.exists() && fs::read(run.join("journal.jsonl")).unwrap() == journal,
+        "what was refused was changed"
+    );
     damaged(&|bytes| bytes.truncate(16 + 3));
     refuses("no committed state");
     damaged(&|bytes| bytes[16 + 2] ^= 0x10);

@@ -288,3 +288,23 @@ fn what_only_unix_has_is_for_unix_only() {
         }
     }
 }
+
+/// A path in a command that is printed is a word of a shell: `Path::display` does not quote it.
+#[test]
+fn paths_in_commands_are_quoted() {
+    let mut found = Vec::new();
+    for path in tree().iter().filter(|path| path.extension().is_some_and(|it| it == "rs")) {
+        if !path.components().any(|part| part.as_os_str() == "src") {
+            continue;
+        }
+        let text = fs::read_to_string(root().join(path)).unwrap();
+        let options = ["--resume {", "--out {", "--init {", "--recipe {", "grawa eval {"];
+        let is_bare = |code: &&str| {
+            options.iter().any(|option| code.contains(option))
+                && code.contains("display()")
+                && !code.contains("shell::")
+        };
+        found.extend(text.split(';').filter(is_bare).map(|code| format!("{}: {code}", path.display())));
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}

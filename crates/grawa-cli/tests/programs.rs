@@ -57,6 +57,22 @@ fn a_program_that_fails_is_started_again() {
     }
 }
 
+/// A program that changes its folder before it joins finds the key and the run's folder.
+#[test]
+fn a_program_may_change_its_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = r#"cd / && test -f "$GRAWA_KEY" && test -d "$GRAWA_OUT" && echo both are there; exit 3"#;
+    let words = ["launch", "--workers", "1", "--out", "run", "--", "sh", "-c", script];
+    let found = text(&grawa(folder.path(), &words).output().unwrap());
+    assert!(found.contains("[worker 0] both are there"), "{found}");
+    // What is printed is what was given.
+    assert!(found.contains("in run/worker-0.log"), "{found}");
+    assert!(grawa(folder.path(), &["key", "new", "run.key"]).output().unwrap().status.success());
+    let words = ["join", "127.0.0.1:9", "--key", "run.key", "--out", "run", "--", "sh", "-c", script];
+    let found = text(&grawa(folder.path(), &words).output().unwrap());
+    assert!(found.contains("both are there"), "{found}");
+}
+
 /// The program is gone when it is to be started again: that counts as another failure, and the other process is not ended by it.
 #[test]
 fn a_restart_that_fails_costs_that_process_only() {

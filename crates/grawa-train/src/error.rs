@@ -234,6 +234,16 @@ pub enum Error {
         /// Whether the run has a recipe; otherwise programs with a session define it.
         is_recipe: bool,
     },
+    /// A run whose events are lost.
+    #[error(
+        "events.jsonl is missing in {0}, and journal.jsonl beside it is not: the record of the run is lost. Put events.jsonl back from a \
+         copy; or move journal.jsonl and about.toml to another folder, and give the command again: it begins another record",
+        folder.display()
+    )]
+    EventsLost {
+        /// The folder of the run.
+        folder: PathBuf,
+    },
     /// Something wrong with a recipe.
     #[error(transparent)]
     Recipe(#[from] crate::recipe::RecipeError),

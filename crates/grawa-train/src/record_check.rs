@@ -93,6 +93,7 @@ pub fn check_events(events: &[Event]) -> Vec<String> {
                     }
                 }
                 let mut numbers: Vec<u32> = found.workers.iter().map(|share| share.worker).collect();
+                numbers.sort_unstable();
                 numbers.dedup();
                 if numbers.len() != found.workers.len() {
                     findings.push(format!("round {round} counts a worker twice: {numbers:?}"));
@@ -480,6 +481,7 @@ mod tests {
         bad(vec![round(1, &[(0, 4, 4)]), round(2, &[(0, 8, 8)])], "took 8 steps after 4");
         bad(vec![round(1, &[(0, 4, 4)]), round(2, &[(0, 4, 4)])], "took 4 steps after 4");
         bad(vec![round(1, &[(0, 2, 2), (0, 2, 4)])], "counts a worker twice");
+        bad(vec![round(1, &[(0, 2, 2), (1, 4, 4), (0, 2, 4)])], "counts a worker twice");
         let what = "worker 1 holds other bits".to_owned();
         let fault = Event::Fault(crate::Fault { at: Place::default(), worker: Some(1), what });
         bad(vec![fault], "other bits");

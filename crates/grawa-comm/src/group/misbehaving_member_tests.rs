@@ -372,6 +372,18 @@ fn the_rate_limit_survives_a_refusal() {
     assert!(flood(&mut coordinator, 11) > 20, "another member has a limit of its own");
 }
 
+/// Whoever says hello again and again, each time for the whole charter, uses up what it may send.
+#[test]
+fn hellos_count_toward_the_rate_limit() {
+    let mut coordinator = Coordinator::new(Settings::default(), 7, vec![1; 1 << 20], &[]);
+    let mut is_answered = |session: u64, token: u64| {
+        let actions = hear(&mut coordinator, session, hello(token));
+        actions.iter().any(|it| matches!(it, Action::Send { message: ToMember::Welcome { .. }, .. }))
+    };
+    assert_eq!((1..100).filter(|session| is_answered(*session, 9)).count(), 31);
+    assert!(is_answered(100, 10), "another member has a limit of its own");
+}
+
 /// The first proposal is the charter, for all who join and for a coordinator that continues from the journal.
 #[test]
 fn the_first_proposal_counts() {
@@ -678,4 +690,10 @@ fn a_checkpoint_of_another_course_is_kept() {
     }
     let passed = told(&enters(&mut run(), 20, 0, StateVersion { op: 0, digest: 5 }, 0));
     assert!(matches!(passed, ToMember::Restore { .. }), "{passed:?}");
+    // One from before all that the run remembers may be of any course.
+    let version = StateVersion { op: 10, digest: 5 };
+    let record = Record { run: 7, epoch: 1, version, members: 1, tokens: vec![1] };
+    let mut coordinator = Coordinator::new(Settings::default(), 7, Vec::new(), &[Entry::Committed(record)]);
+    let answer = told(&enters(&mut coordinator, 20, 0, StateVersion { op: 8, digest: 5 }, 0));
+    assert!(matches!(&answer, ToMember::Refused { why } if why.contains("it is kept")), "{answer:?}");
 }

@@ -22,7 +22,7 @@ pub struct WrittenCheckpoint {
 pub(crate) struct Inbox {
     pub(super) has_started: bool,
     /// The number of the last shared report.
-    last: Option<Sequence>,
+    pub(super) last: Option<Sequence>,
     /// The name of the last checkpoint, if a worker has begun to write one.
     pub(super) checkpoint: Option<OsString>,
     /// The last one that a worker reported to this coordinator.

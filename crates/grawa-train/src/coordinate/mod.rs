@@ -16,8 +16,8 @@ pub use inbox::WrittenCheckpoint;
 use crate::elastic::expect_elastic;
 use crate::event::{Event, Fault, Finished, Observer, Place, Reason};
 use crate::event_codec::Report;
-use crate::observe::{About, EVENTS, Files, read};
-use crate::{Error, Recipe, folder};
+use crate::observe::{About, EVENTS, Files, JOURNAL, read};
+use crate::{Error, Recipe, folder, shell};
 use coordinator_file::CoordinatorFile;
 use finish_votes::FinishVotes;
 use grawa_comm::group::{
@@ -50,8 +50,8 @@ pub struct Connect {
     /// When no worker has the last committed state: how long to wait for one that has it, before the run restarts from the newest state
     /// that any worker has.
     pub patience: Duration,
-    /// A worker that sends heartbeats, but makes no progress for this long while others wait for it inside a round, is dropped. Between rounds it
-    /// may take any time.
+    /// A worker that sends heartbeats, but makes no progress for this long while others wait for it inside a round, or for its first step before
+    /// the first round, is dropped. Between rounds, and while it loads its data before it takes part, it may take any time.
     pub stall: Duration,
     /// A round waits at least this long for workers that are late; one that it goes on without loses its steps since the last round. If `None`: 2 s,
     /// longer where rounds vary or are rare, or what programs with a session ask for.
@@ -155,11 +155,11 @@ impl CoordinatedRun {
             None => Definition::of_recipe(&folder::recipe(folder)?)?,
         };
         let hold = folder::hold(folder, false)?;
-        let files = match folder.join(EVENTS).exists() {
-            true => Files::reopen(folder)?,
-            false => Files::create(folder, about)?,
-        };
-        let recorded = read(folder)?;
+        let has_events = folder.join(EVENTS).exists();
+        if !has_events && folder.join(JOURNAL).exists() {
+            return Err(Error::EventsLost { folder: folder.into() });
+        }
+        let recorded = if has_events { read(folder)? } else { Vec::new() };
         let is_end = |event: &Event| matches!(event, Event::Finished(end) if end.reason == Reason::Spent);
         if recorded.iter().any(|(event, _)| is_end(event)) {
             return Ok(None);
@@ -179,6 +179,8 @@ impl CoordinatedRun {
             }
             error => error.into(),
         })?;
+        // Only now: a run that is refused stays as it is.
+        let files = if has_events { Files::reopen(folder)? } else { Files::create(folder, about)? };
         let run = CoordinatedRun::new(server, folder, workers, files, recorded, (file, hold));
         Ok(Some(CoordinatedRun { is_from_workers: from_workers, ..run }))
     }
@@ -358,7 +360,7 @@ impl Following<'_> {
         let received = match &report {
             Report::Own { .. } => Some(received),
             Report::Shared { sequence, .. } => {
-                self.with_gate(|gate, group| gate.receive(sequence.rounds, received, group))
+                self.with_gate(|gate, group| gate.receive(*sequence, received, group))
             }
         };
         received.map_or(Ok(()), |received| self.accept_received(received, voter, report))
@@ -380,12 +382,12 @@ impl Following<'_> {
         let status = self.server.status();
         let active = status.workers.iter().filter(|one| one.state == MemberState::Active);
         let active: Vec<u32> = active.map(|one| one.worker).collect();
-        let committed = status.committed.map_or(0, |committed| committed.op);
-        let group = Group { active: &active, begun: status.rounds, committed, now: self.began.elapsed() };
+        let (recorded, now) = (self.inbox.last, self.began.elapsed());
+        let group = Group { active: &active, begun: status.rounds, recorded, now };
         ask(&mut self.gate, group)
     }
 
-    /// Reports that were held until the reporter had sent its own.
+    /// Reports that were held until the reporter was lost.
     fn accept_held(&mut self, next: impl Fn(&mut Self) -> Option<RoundReport>) -> Result<(), Error> {
         while let Some(held) = next(self) {
             if let Ok(report) = Report::decode(&held.bytes) {
@@ -432,6 +434,7 @@ impl Following<'_> {
                 self.gate.continues(to.op);
                 if from.is_none_or(|from| to.op < from.op) {
                     self.inbox.rewind();
+                    self.gate.rewind();
                 }
             }
             _ => {}
@@ -443,11 +446,7 @@ impl Following<'_> {
         let worker = if let CoordinatorEvent::Lost(lost) = notice { Some(lost.worker) } else { None };
         let mut what = notice.to_string();
         if matches!(notice, CoordinatorEvent::Orphaned { .. }) && self.folder.join("checkpoints").exists() {
-            what += &format!(
-                "; if none will join, start workers with --out {0}, which restore the state of its last checkpoint, or stop this and \
-                 continue without them: grawa train --resume {0}",
-                self.folder.display()
-            );
+            what += &way_out(self.folder);
         }
         self.fault(worker, what)
     }
@@ -495,6 +494,15 @@ impl Following<'_> {
     }
 }
 
+/// What to do when nobody holds the committed state, and the run has checkpoints.
+fn way_out(folder: &Path) -> String {
+    format!(
+        "; if none will join, start workers with --out {0}, which restore the state of its last checkpoint, or stop this and \
+         continue without them: grawa train --resume {0}",
+        shell::path(folder)
+    )
+}
+
 /// The number of the last round that was recorded.
 fn last_round(recorded: &[(Event, f64)]) -> u64 {
     let round = |(event, _): &(Event, f64)| {
@@ -538,4 +546,15 @@ fn serve(
     let settings = connect.limits(settings);
     let log = folder.join(LOG);
     Ok(CoordinatorServer::new(listen, connect.wire.clone(), settings, run, charter, Some(&log))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_in_a_command_is_quoted() {
+        let found = way_out("runs/it's mine".as_ref());
+        assert_eq!(found.matches(r"'runs/it'\''s mine'").count(), 2, "{found}");
+    }
 }

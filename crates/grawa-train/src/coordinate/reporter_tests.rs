@@ -3,7 +3,7 @@
 use super::Inbox;
 use super::reporter_gate::{Group, ReporterGate, RoundReport};
 use crate::event::{Event, Place};
-use crate::event_codec::Report;
+use crate::event_codec::{Report, Sequence};
 use crate::round_message::ProcessMessage;
 use grawa_comm::group::Receipt;
 use grawa_session::reporter::{KEPT, SharedReports};
@@ -30,48 +30,70 @@ struct Member {
 struct Recorder {
     gate: ReporterGate,
     inbox: Inbox,
+    /// False ones are the largest number.
     rounds: Vec<u64>,
+}
+
+/// The number of a member that lies.
+const LIAR: u32 = 9;
+
+/// A report of a round that did not happen so.
+fn lie(rounds: u64) -> Report {
+    let Event::Round(round) = event(rounds) else { unreachable!() };
+    let sequence = Sequence::of(&event(rounds)).unwrap();
+    Report::Shared {
+        sequence,
+        events: vec![Event::Round(crate::Round { loss: Some(666.0), ..round })],
+        is_kept: true,
+    }
 }
 
 impl Recorder {
     fn record(&mut self, worker: u32, report: Report) {
         let events = self.inbox.accept(worker, report);
-        self.rounds.extend(events.iter().map(|event| event.place().rounds));
+        let number = |event: &Event| match event {
+            Event::Round(round) if round.loss.is_some() => u64::MAX,
+            event => event.place().rounds,
+        };
+        self.rounds.extend(events.iter().map(number));
     }
 
-    /// Reports arrive, and those that were held for long enough are recorded. Members hear of all that is recorded.
+    /// Reports arrive, and those that were held for long enough are recorded. Members hear of all that need not be sent again.
     fn receive(&mut self, members: &mut [(u32, Member)], arrived: usize, round: u64) {
         let active: Vec<u32> = members.iter().map(|(id, _)| *id).collect();
         let group =
-            Group { active: &active, begun: round, committed: 2 * round, now: Duration::from_secs(round) };
+            |recorded| Group { active: &active, begun: round, recorded, now: Duration::from_secs(round) };
         for (id, one) in &mut *members {
             let arrived = one.on_the_way.len().min(arrived);
             for report in one.on_the_way.drain(..arrived).collect::<Vec<_>>() {
                 let Report::Shared { sequence, .. } = &report else { continue };
                 let bytes = report.encode().unwrap();
                 let received = RoundReport { worker: *id, bytes, receipt: Receipt::default() };
-                match self.gate.receive(sequence.rounds, received, group) {
+                match self.gate.receive(*sequence, received, group(self.inbox.last)) {
                     Some(_) => self.record(*id, report),
                     None => one.held.push(report),
                 }
             }
         }
-        while let Some(due) = self.gate.due(group) {
-            let report = Report::decode(&due.bytes).unwrap();
-            members
-                .iter_mut()
-                .for_each(|(id, one)| one.held.retain(|held| *id != due.worker || *held != report));
-            self.record(due.worker, report);
+        while let Some(due) = self.gate.due(group(self.inbox.last)) {
+            self.record(due.worker, Report::decode(&due.bytes).unwrap());
         }
+        let is_new = |report: &Report| match report {
+            Report::Shared { sequence, .. } => Some(*sequence) > self.inbox.last,
+            Report::Own { .. } => false,
+        };
+        members.iter_mut().for_each(|(_, one)| one.held.retain(is_new));
     }
 }
 
 proptest! {
     /// Whoever is lost, whoever joins, and whoever is lost and back before anyone looks: as long as one stays, every round is recorded once and in
-    /// order.
+    /// order. With a member that reports any round falsely, too, where reports arrive before the next round begins: members send them before they
+    /// take part in that.
     #[test]
     fn every_round_is_recorded_once(
         steps in proptest::collection::vec((0u32..6, any::<bool>(), 0usize..4, any::<bool>()), 1..60),
+        lies in proptest::option::of(proptest::collection::vec((1u64..60, 0u64..70), 1..100)),
     ) {
         let mut members: Vec<(u32, Member)> = (0..3).map(|id| (id, Member::default())).collect();
         let mut recorder = Recorder::default();
@@ -100,11 +122,17 @@ proptest! {
                     one.on_the_way.push_back(report);
                 }
             }
-            recorder.receive(&mut members, *arrived, rounds);
+            let arrived = if lies.is_some() { usize::MAX } else { *arrived };
+            let false_ones = lies.iter().flatten().filter(|(at, _)| *at == rounds);
+            let on_the_way = false_ones.map(|(_, of)| lie(*of)).collect();
+            let liar = (LIAR, Member { on_the_way, ..Member::default() });
+            members.extend(lies.is_some().then_some(liar));
+            recorder.receive(&mut members, arrived, rounds);
+            members.retain(|(id, _)| *id != LIAR);
             prop_assert!(members.iter().filter(|(_, one)| one.reports.is_reporter()).count() == 1);
         }
         let all = steps.len() as u64;
-        (1..=3).for_each(|later| recorder.receive(&mut members, usize::MAX, all + later));
+        (1..=8).for_each(|later| recorder.receive(&mut members, usize::MAX, all + later));
         prop_assert_eq!(recorder.rounds, (1..=all).collect::<Vec<_>>());
     }
 }

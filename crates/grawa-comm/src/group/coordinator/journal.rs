@@ -244,6 +244,16 @@ pub struct Past<'a> {
     pub from_workers: bool,
 }
 
+/// Why this file is no journal of a run that was begun, if it is none: the journal is there, with its first bytes, before the run is.
+pub(crate) fn lost(path: &Path) -> Option<String> {
+    match std::fs::metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Some("it is missing".into()),
+        Ok(found) if found.len() < MAGIC.len() as u64 => Some("it is empty".into()),
+        // What else is wrong is found when it is opened.
+        _ => None,
+    }
+}
+
 /// Why a run must not continue from these entries, if it must not: a run whose records are lost would begin anew, and its workers would replace
 /// the checkpoints of the old one.
 pub(crate) fn objection(entries: &[Entry], run: u64, rounds: u64) -> Option<String> {

@@ -62,7 +62,7 @@ pub struct Settings {
     pub round_wait: RoundWait,
     /// A round waits at least this long for them, in the place of [`RoundWait::shortest`].
     pub wait: Option<Duration>,
-    /// A member that sends heartbeats, but makes no progress for this long inside a round, is lost.
+    /// A member that sends heartbeats, but makes no progress for this long inside a round, or before its first step in the first one, is lost.
     pub stall: Duration,
     /// How long to wait for a member that holds the committed state, when no connected member does.
     pub recovery_wait: Duration,
@@ -381,6 +381,7 @@ impl Coordinator {
                     MemberState::Ready | MemberState::Active => return,
                 }
                 (record.version, record.state) = (Some(version), MemberState::Waiting);
+                record.progressed_at = now;
                 self.assign(worker);
             }
             ToCoordinator::Holds(version) => {
@@ -470,6 +471,10 @@ impl Coordinator {
         record.is_new = run == 0;
         let before = record.session.replace(session).filter(|before| *before != session);
         record.disconnected_at = None;
+        // The answer is as long as the charter. Who asks for it again and again uses up what it may send.
+        let charter = (run == 0).then(|| self.charter.clone());
+        let cost = PER_MESSAGE + charter.as_ref().map_or(0, Vec::len) as f64;
+        let is_excess = !record.rate_limit.try_use(cost, now);
         // It sends the reports again that were not acknowledged.
         record.reports.clear();
         (record.last_seen, record.progressed_at) = (now, now);
@@ -481,7 +486,9 @@ impl Coordinator {
         if let Some(session) = before {
             self.actions.push(Action::Disconnect { session });
         }
-        let charter = (run == 0).then(|| self.charter.clone());
+        if is_excess {
+            return self.refuse_excess(worker);
+        }
         let heartbeat = self.settings.heartbeat.as_millis() as u64;
         let founders = self.settings.founders;
         self.send(worker, ToMember::Welcome { run: self.run, worker, known, heartbeat, charter, founders });
@@ -744,9 +751,11 @@ impl Coordinator {
         let leads = self.active().next().is_some() && self.returning.is_none();
         let record = self.roster.get(&worker).filter(|record| record.is_new && version.op > 0)?;
         let differs = self.history.get(&version.op).is_some_and(|digest| *digest != version.digest);
+        let is_forgotten = self.history.first_key_value().is_some_and(|(oldest, _)| version.op < *oldest);
         let how = match () {
             () if record.state != MemberState::Waiting => return None,
             () if differs => "in which that operation had another result",
+            () if is_forgotten => "which does not know any more what that one was",
             () if leads && version.op > committed.op => "which is not that far",
             () => return None,
         };
@@ -787,7 +796,9 @@ impl Coordinator {
         }
         let (opens, awaits_all, mut gone) = (self.begins_round(), self.awaits_all(), Vec::new());
         for (worker, record) in &self.roster {
-            let founds = self.committed.is_none() && *worker < self.settings.founders;
+            // One that still loads its data has not said yet which state it holds.
+            let is_loading = record.state == MemberState::Greeted;
+            let founds = self.committed.is_none() && *worker < self.settings.founders && !is_loading;
             let must_arrive = founds || awaits_all || !opens && record.state == MemberState::Active;
             let waited = self.operation.waits_for(*worker, must_arrive);
             let idle = waited.map(|since| now.saturating_sub(since.max(record.progressed_at)));

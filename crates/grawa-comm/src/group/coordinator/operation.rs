@@ -192,7 +192,8 @@ impl Coordinator {
     fn begin_round(&mut self, missing: &[u32], now: Duration) {
         // All that have arrived have reported their state.
         self.agree_on_state(true);
-        self.rounds += 1;
+        // One that is begun again from the same state, because all were lost, is the same round.
+        self.rounds += u64::from(self.round_began.is_none_or(|(op, _)| op != self.op));
         let after = self.operation.began.map_or(Duration::ZERO, |began| now.saturating_sub(began));
         if let Some(began) = self.operation.began {
             if let Some((_, before)) = self.round_began {
@@ -707,6 +708,36 @@ mod tests {
         }
         coordinator.handle(Input::Tick, stall);
         assert_eq!(begun(&coordinator), (true, vec![0, 2]));
+    }
+
+    /// A round that begins again from the same state, because all of its members were lost, is the same round.
+    #[test]
+    fn a_round_that_begins_again_is_counted_once() {
+        let mut coordinator = founding(true);
+        receive(&mut coordinator, 1, arrive(), Duration::ZERO);
+        assert_eq!((begun(&coordinator).0, coordinator.rounds), (true, 1));
+        (0..3).for_each(|session| receive(&mut coordinator, session, ToCoordinator::Leave, Duration::ZERO));
+        let hello = Hello { version: VERSION, run: 0, token: 9, worker: None, address: "here".into() };
+        for message in [ToCoordinator::Hello(hello), enter(), arrive()] {
+            receive(&mut coordinator, 9, message, Duration::ZERO);
+        }
+        coordinator.handle(Input::Tick, Duration::from_millis(2400));
+        assert_eq!((begun(&coordinator).0, coordinator.rounds), (true, 1));
+    }
+
+    /// However long a founder loads its data: it is alive, and is waited for.
+    #[test]
+    fn a_founder_that_loads_its_data_is_not_lost() {
+        let mut coordinator = founding(false);
+        let mut now = Duration::ZERO;
+        while now < 3 * coordinator.settings.stall {
+            now += Duration::from_secs(1);
+            beat(&mut coordinator, now, &[0, 2], now.as_secs());
+            beat(&mut coordinator, now, &[1], 0);
+        }
+        receive(&mut coordinator, 1, enter(), now);
+        receive(&mut coordinator, 1, arrive(), now);
+        assert_eq!(begun(&coordinator), (true, vec![0, 1, 2]));
     }
 
     /// These members are alive, and make progress or not.

@@ -5,7 +5,7 @@
 //! that takes nothing is disconnected. An error or a panic of a decision ends the coordinator.
 
 use super::event::CoordinatorEvent;
-use super::journal::{Journal, Past, objection};
+use super::journal::{Journal, Past, lost, objection};
 use super::rejected_peers::RejectedPeers;
 use super::roster::{MemberState, Session};
 use super::{Action, Coordinator, Input, Settings};
@@ -207,6 +207,10 @@ impl CoordinatorServer {
     ) -> Result<Self, Error> {
         check_charter(&charter)?;
         let Past { journal: path, rounds, from_workers } = past;
+        // A run begins with its journal. Without one it would begin anew.
+        if let Some(why) = lost(path).filter(|_| !from_workers) {
+            return Err(Error::Log { path: path.into(), why });
+        }
         let (journal, entries) = Journal::open(path, from_workers)?;
         if let Some(why) = objection(&entries, run, if from_workers { 0 } else { rounds }) {
             return Err(Error::Log { path: path.into(), why });
