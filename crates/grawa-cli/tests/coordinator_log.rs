@@ -67,7 +67,9 @@ fn a_run_without_its_log_is_not_begun_anew() {
     let first = events.lines().next().unwrap();
     for (kept, bytes) in [(format!("{first}\n"), None), (String::new(), Some(b""))] {
         fs::write(&record, kept).unwrap();
-        bytes.map(|bytes| fs::write(&log, bytes).unwrap());
+        if let Some(bytes) = bytes {
+            fs::write(&log, bytes).unwrap();
+        }
         refuses(if bytes.is_some() { "it is empty" } else { "it is missing" });
         let _ = fs::remove_file(&log);
     }
