@@ -12,12 +12,12 @@ use crate::event::{Event, Fault, Finished, Observer, Started};
 use crate::membership::Membership;
 use crate::milestones::{MilestoneSettings, Milestones, Position, cycle};
 use crate::process::{Clock, Common, Connections, Process};
-use crate::recipe::{Device, Model, Pace};
+use crate::recipe::{CHECKPOINT, Device, Model, Pace};
 use crate::snapshot::{Part, Snapshot, Snapshots, fresh};
 use crate::supervisor::Supervisor;
 use crate::worker_set::WorkerSet;
 use crate::{Error, Recipe};
-use grawa_core::{Layout, Replica, Share, Tracker};
+use grawa_core::{Amount, Layout, Replica, Share, Tracker};
 use grawa_data::Dataset;
 use grawa_nn::Graph;
 use grawa_session::reporter::SendReport;
@@ -31,6 +31,9 @@ pub(crate) use workers::{AnyEngine, Workers};
 
 /// A worker that takes no step for so long while others wait is given up.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(600);
+
+/// How often a model of one's own is saved.
+const OWN_CHECKPOINT: Duration = Duration::from_secs(600);
 
 /// The next step of a run that goes on from a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -85,7 +88,8 @@ impl Run {
     }
 
     /// A run of replicas of one's own: of any model, in any framework. `make` makes that of a worker. All workers start with the parameters
-    /// of worker 0's. `examples` is the number of training examples, by which epochs are counted.
+    /// of worker 0's. `examples` is the number of training examples, by which epochs are counted. Checkpoints are written every ten minutes
+    /// and at the end, unless the recipe has another `checkpoint.every` than the default.
     ///
     /// ```
     /// use grawa_core::{FunctionReplica, Key, Layout};
@@ -111,7 +115,7 @@ impl Run {
     ) -> Result<Self, Error> {
         recipe.method.check()?;
         expect_examples(examples)?;
-        recipe.model = Model { name: name.into(), graph: None, width: None, classes: None, init: None };
+        of_own_model(&mut recipe, name);
         let make = move |worker| Ok((Box::new(make(worker)?) as Box<dyn Replica + Send>, None));
         Ok(Run::by(
             recipe,
@@ -132,7 +136,7 @@ impl Run {
     ) -> Result<Self, Error> {
         recipe.method.check()?;
         expect_examples(examples)?;
-        recipe.model = Model { name: name.into(), graph: None, width: None, classes: None, init: None };
+        of_own_model(&mut recipe, name);
         let workers = Workers::Set { name: name.into(), layout, start, make: Box::new(make) };
         Ok(Run::by(recipe, workers, examples))
     }
@@ -438,6 +442,15 @@ impl Launch {
             supervisor.tell(&Event::Fault(Fault { at, worker: None, what }));
         }
         supervisor.over(process, &common, &inbox)
+    }
+}
+
+/// The recipe of a model of one's own, called `name`. How often networks are saved by default says nothing about it: its epochs may take
+/// milliseconds.
+fn of_own_model(recipe: &mut Recipe, name: &str) {
+    recipe.model = Model { name: name.into(), graph: None, width: None, classes: None, init: None };
+    if recipe.checkpoint.every == Some(CHECKPOINT) {
+        recipe.checkpoint.every = Some(Amount::Time(OWN_CHECKPOINT));
     }
 }
 

@@ -14,6 +14,9 @@ use grawa_nn::Precision;
 /// Training images that batch norm is recalibrated on.
 const RECALIBRATE: u32 = 25_600;
 
+/// How often a run is saved.
+pub(crate) const CHECKPOINT: Amount = Amount::Epochs(4.0);
+
 /// The share of pictures to test on, where a folder does not say which.
 const SPLIT_TEST: f64 = 0.2;
 
@@ -69,7 +72,7 @@ impl Recipe {
                 batch_norm: BatchNorm::Recalibrate,
                 images: RECALIBRATE,
             },
-            checkpoint: Checkpoint { every: Some(Amount::Epochs(4.0)), best: true },
+            checkpoint: Checkpoint { every: Some(CHECKPOINT), best: true },
             machine: Machine {
                 device: Device::Cpu,
                 precision: Precision::Bf16,

@@ -32,6 +32,7 @@ mod warnings;
 
 pub use by_worker::ByWorker;
 pub use choices::{BatchNorm, Device, Format, OptimizerKind, Pace};
+pub(crate) use defaults::CHECKPOINT;
 pub use forecast::{Facts, Forecast};
 pub(crate) use overrides::TABLES;
 pub use overrides::{Overrides, key_of_word};

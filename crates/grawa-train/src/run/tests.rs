@@ -344,3 +344,23 @@ fn checkpoints_are_told_of_when_they_are_whole_and_replicas_are_made_once() {
     let steps = |step: u64| folder.path().join(format!("checkpoints/step-{step:08}"));
     assert_eq!(*told.lock().unwrap(), [0, 4, 8, 12, 16].map(steps));
 }
+
+/// A model of one's own is not saved as often as a network by default: its epochs may be short.
+#[test]
+fn a_small_model_of_ones_own_has_few_checkpoints() {
+    for (every, expected) in [(None, &[0, 2000][..]), (Some("1000step"), &[0, 1000, 2000])] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut recipe = Recipe::for_data(DatasetKind::Digits, None).unwrap();
+        recipe.method = "mean:period=4".parse().unwrap();
+        (recipe.train.workers, recipe.train.budget) = (2, Amount::Steps(2000));
+        if let Some(every) = every {
+            recipe.checkpoint.every = Some(every.parse().unwrap());
+        }
+        let make = |_| FunctionReplica::new(layout(), vec![1.0; layout().len()], bowl as Function);
+        let run = Run::of_replicas(recipe, "bowl", layout(), 1000, make).unwrap().keep_in(folder.path());
+        let told = Arc::<Mutex<Vec<PathBuf>>>::default();
+        run.go(&mut [Box::new(Uploader(Arc::clone(&told)))]).unwrap();
+        let steps = |step: &u64| folder.path().join(format!("checkpoints/step-{step:08}"));
+        assert_eq!(*told.lock().unwrap(), expected.iter().map(steps).collect::<Vec<_>>());
+    }
+}
