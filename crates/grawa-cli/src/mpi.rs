@@ -55,9 +55,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     drop(talk);
 
     let command = format!("mpirun -n {} grawa train --comm mpi", job.size());
-    let (examples, is_resumed) = (run.examples(), arguments.resume.is_some());
+    let (examples, resumed) = (run.examples(), arguments.resume.as_deref());
     if is_first && !arguments.quiet {
-        train::warn_of_any(&recipe, examples, None, is_resumed);
+        train::warn_of_any(&recipe, examples, None, resumed);
     }
     let stop = Arc::new(AtomicBool::new(false));
     let mut observers = files.map_or_else(Vec::new, |files| train::observers(files, arguments.quiet));
@@ -69,7 +69,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         Ok(end) => {
             if is_first {
                 print(&train::summary(&end, &place, &command));
-                train::warn_of_any(&recipe, examples, Some(end.at.rounds), is_resumed);
+                train::warn_of_any(&recipe, examples, Some(end.at.rounds), resumed);
             }
             Ok(train::succeeded(&end))
         }

@@ -120,16 +120,16 @@ fn one(
     }
     match train::decide(&own, None)? {
         ControlFlow::Continue(task) => {
-            let is_resumed = own.resume.is_some();
+            let resumed = own.resume.as_deref();
             let ready = |recipe: &Recipe, facts: &Facts| {
                 if std::mem::take(warns) {
-                    train::warn_at_start(recipe, facts, is_resumed);
+                    train::warn_at_start(recipe, facts, resumed);
                 }
                 Ok(())
             };
             let Trained { recipe, facts, end, place } = train::carry_out(&own, task, stop, ready)?;
             if is_last {
-                train::warn_at_end(&recipe, &facts, &end, is_resumed);
+                train::warn_at_end(&recipe, &facts, &end, resumed);
             }
             let words = train::summary(&end, &place, "grawa train");
             let is_good = train::succeeded(&end);

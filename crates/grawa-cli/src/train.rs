@@ -216,11 +216,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
                 carry_out(arguments, task, &stop, |recipe, facts| {
                     listen_for_stop(&stop)?;
                     if !arguments.quiet {
-                        warn_at_start(recipe, facts, arguments.resume.is_some());
+                        warn_at_start(recipe, facts, arguments.resume.as_deref());
                     }
                     Ok(())
                 })?;
-            warn_at_end(&recipe, &facts, &end, arguments.resume.is_some());
+            warn_at_end(&recipe, &facts, &end, arguments.resume.as_deref());
             print(&summary(&end, &place, "grawa train"));
             // A damaged one was named at the start.
             if let Ok(Some((best, error))) = folder::best(&place) {
@@ -243,16 +243,16 @@ pub(crate) struct Trained {
 }
 
 /// Prints what is probably not meant before a run, or before the rest of one.
-pub(crate) fn warn_at_start(recipe: &Recipe, facts: &Facts, is_resumed: bool) {
-    warn_of_any(recipe, facts.examples, None, is_resumed);
+pub(crate) fn warn_at_start(recipe: &Recipe, facts: &Facts, resumed: Option<&Path>) {
+    warn_of_any(recipe, facts.examples, None, resumed);
     warn_of_folder(recipe);
 }
 
-/// Prints what is probably not meant by the recipe of a run that begins, or is resumed.
-pub(crate) fn warn_of_any(recipe: &Recipe, examples: u64, rounds: Option<u64>, is_resumed: bool) {
-    let warnings = match is_resumed {
-        true => recipe.warnings_of_resumed(Some(examples), rounds),
-        false => recipe.warnings(Some(examples), rounds),
+/// Prints what is probably not meant by the recipe of a run that begins, or is resumed in its folder.
+pub(crate) fn warn_of_any(recipe: &Recipe, examples: u64, rounds: Option<u64>, resumed: Option<&Path>) {
+    let warnings = match resumed {
+        Some(run) => recipe.warnings_of_resumed(run, Some(examples), rounds),
+        None => recipe.warnings(Some(examples), rounds),
     };
     warnings.iter().for_each(|warning| warn(&format!("warning: {warning}")));
 }
@@ -267,9 +267,9 @@ pub(crate) fn warn_of_folder(recipe: &Recipe) {
 }
 
 /// Prints what was probably not meant after a run that was not stopped.
-pub(crate) fn warn_at_end(recipe: &Recipe, facts: &Facts, end: &Finished, is_resumed: bool) {
+pub(crate) fn warn_at_end(recipe: &Recipe, facts: &Facts, end: &Finished, resumed: Option<&Path>) {
     if end.reason == Reason::Spent {
-        warn_of_any(recipe, facts.examples, Some(end.at.rounds), is_resumed);
+        warn_of_any(recipe, facts.examples, Some(end.at.rounds), resumed);
     }
 }
 
@@ -317,7 +317,8 @@ pub(crate) fn check(run: &Run, arguments: &Arguments) -> Result<(), Failure> {
     if next.rate == 0.0 {
         return wrong(format!(
             "the learning rate is 0 from here on (train.rate = \"{schedule}\"), so nothing would be learnt; start a new run from this \
-             model: grawa train --init RUN, with a train.rate of its own"
+             model, with a --rate of its own: {}",
+            arguments.resume.as_deref().map(folder::begin_from).unwrap_or_default()
         ));
     }
     if !arguments.quiet {

@@ -20,6 +20,12 @@ pub const RECIPE: &str = "recipe.toml";
 /// In the place of a recipe: a run that its workers define, programs with a session.
 const SESSION: &str = "session.toml";
 
+/// The command that begins another run from the model of this one, whatever network it has.
+pub fn begin_from(run: &Path) -> String {
+    let recipe = crate::shell::path(&run.join(RECIPE));
+    format!("grawa train --recipe {recipe} --init {}", crate::shell::path(run))
+}
+
 /// Makes a folder for a new run; one that exists must be empty.
 pub fn create(path: &Path, recipe: &Recipe) -> Result<(), Error> {
     create_with(path, RECIPE, &recipe.to_toml())

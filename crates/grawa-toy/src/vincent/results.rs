@@ -22,8 +22,7 @@ impl Experiment {
         let mut figures =
             vec![Figure { name: "ends".into(), caption: "Where each method ends".into(), picture }];
         for path in &paths {
-            let label = palette::look(path.method).label;
-            let caption = format!("The way of the workers and of the centre with {label}");
+            let caption = format!("The way of the workers and of the centre with {}", path.label);
             let picture = draw::trajectory(&map, path)?;
             figures.push(Figure { name: format!("trajectory-{}", path.method), caption, picture });
         }
@@ -111,8 +110,14 @@ fn table_of_ends(paths: &[Path]) -> Table {
         let [x, y] = at.map(|x| if x.abs() < 1e6 { format!("{x:.3}") } else { format!("{x:.2e}") });
         let number = |x: f64, digits: usize| format!("{x:.digits$}").replace('-', "−");
         let [kx, ky] = curvature(at).map(|x| number(x, 2));
-        let label = palette::look(path.method).label.to_owned();
-        table.push([label, format!("({x}, {y})"), number(value(at), 4), kx, ky, remark.trim_start().into()]);
+        table.push([
+            path.label.clone(),
+            format!("({x}, {y})"),
+            number(value(at), 4),
+            kx,
+            ky,
+            remark.trim_start().into(),
+        ]);
     }
     table
 }

@@ -3,7 +3,7 @@
 use super::experiment::Experiment;
 use super::landscape::{gradient, valley, value};
 use crate::Error;
-use grawa_core::{FunctionReplica, Key, Layout, Method, Replica, Sequential, Sgd};
+use grawa_core::{FunctionReplica, Key, Layout, Method, Preset, Pull, Replica, Sequential, Sgd};
 
 /// A run has settled if f is below this: the bottoms lie at −2.
 const SETTLED: f64 = -1.9;
@@ -13,6 +13,8 @@ const SETTLED: f64 = -1.9;
 pub struct Path {
     /// The method's name, such as `lgrawa`.
     pub method: &'static str,
+    /// What pictures and tables call it, such as `Mean, pull 0.5`: with a pull that is not its own.
+    pub label: String,
     /// For every worker its position before the first step and after each step and each pull.
     pub workers: Vec<Vec<[f64; 2]>>,
     /// The centre before the first round and after each round.
@@ -21,6 +23,17 @@ pub struct Path {
     pub replaced: usize,
     /// Where the run ended.
     pub end: End,
+}
+
+/// A method with another pull is no longer the one of its name: Local SGD with a pull below 1 is another method.
+fn label(method: &Method) -> String {
+    let title = method.name.title();
+    match method.pull {
+        Pull::Fixed(pull) if method.pull != Method::named(method.name, Preset::Paper).pull => {
+            format!("{title}, pull {pull}")
+        }
+        _ => title.into(),
+    }
 }
 
 /// Where a run ended.
@@ -79,7 +92,14 @@ impl Experiment {
                 centre.push(pair(group.centre()));
             }
         }
-        Ok(Path { method: method.name.as_str(), workers, centre, replaced, end: end(&mut group) })
+        Ok(Path {
+            method: method.name.as_str(),
+            label: label(method),
+            workers,
+            centre,
+            replaced,
+            end: end(&mut group),
+        })
     }
 
     fn group(&self, method: &Method) -> Result<Sequential<Worker>, Error> {
@@ -155,6 +175,21 @@ mod tests {
         assert_eq!((ends("easgd"), ends("mean")), (Outcome::Valley(4, 4), Outcome::Valley(4, 4)));
         let Outcome::Valley(x, y) = ends("lsgd") else { panic!("LSGD split") };
         assert!(x.min(y) <= 4, "LSGD ended in the valleys {x} and {y}");
+    }
+
+    /// What runs with another pull is named with it.
+    #[test]
+    fn another_pull_is_in_the_label() {
+        for (name, pull, expected) in [
+            ("mean", 0.5, "Mean, pull 0.5"),
+            ("mean", 1.0, "Mean"),
+            ("mean:pull=1", 0.5, "Mean"),
+            ("lgrawa", 0.5, "LGRAWA"),
+            ("easgd", 0.25, "EASGD, pull 0.25"),
+        ] {
+            let few = Experiment { steps: 4, ..experiment(name, pull, Edge::None) };
+            assert_eq!(run(&few).label, expected, "{name} {pull}");
+        }
     }
 
     #[test]

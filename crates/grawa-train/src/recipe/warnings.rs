@@ -4,6 +4,7 @@
 
 use super::{BatchNorm, Recipe};
 use grawa_core::{Amount, Progress, Share};
+use std::path::Path;
 use std::time::Duration;
 
 /// Fewer rounds than this are hardly a run of several workers.
@@ -33,16 +34,16 @@ impl Recipe {
         found.map(|Warning { what, mend }| format!("{what}. Use {mend}")).collect()
     }
 
-    /// The same for a run that is resumed: its settings stay, but for the budget.
-    pub fn warnings_of_resumed(&self, examples: Option<u64>, rounds: Option<u64>) -> Vec<String> {
+    /// The same for a run that is resumed, in this folder: its settings stay, but for the budget.
+    pub fn warnings_of_resumed(&self, run: &Path, examples: Option<u64>, rounds: Option<u64>) -> Vec<String> {
         let found = self.found(examples, rounds).into_iter();
         let mut found: Vec<String> = found.map(|warning| warning.what).collect();
         if !found.is_empty() {
-            found.push(
+            found.push(format!(
                 "the settings of a run stay when it is resumed. Use a longer --budget where that helps, or begin another run from its \
-                 model, with other settings: grawa train --init RUN"
-                    .into(),
-            );
+                 model, with other settings: {}",
+                crate::folder::begin_from(run)
+            ));
         }
         found
     }
@@ -80,9 +81,15 @@ impl Recipe {
         if rounds >= FEW_ROUNDS || steps == Some(0) {
             return None;
         }
-        let mend = match steps.filter(|steps| *steps >= 2 * FEW_ROUNDS) {
-            Some(steps) => format!("--period {}", steps / ROUNDS),
-            None if steps.is_none() => "--period 1, or a longer --budget".into(),
+        // The period of all is a multiple of that of the groups.
+        let of_groups = method.inner.as_ref().map_or(1, |inner| u64::from(inner.method.period.max(1)));
+        let shorter = steps.map_or(0, |steps| steps / ROUNDS / of_groups * of_groups);
+        let mend = match steps.filter(|steps| *steps >= 2 * FEW_ROUNDS && shorter > 0) {
+            Some(_) => format!("--period {shorter}"),
+            None if steps.is_none() && period > of_groups => {
+                format!("--period {of_groups}, or a longer --budget")
+            }
+            None if steps.is_none() => "a longer --budget".into(),
             None => format!("a longer run: --budget {}step", ROUNDS * period),
         };
         let steps = steps.map_or(String::new(), |steps| format!("{steps} steps of each worker, "));
@@ -172,7 +179,13 @@ impl Recipe {
         let (workers, batch) = (u64::from(self.train.workers), u64::from(self.train.batch));
         if workers > examples {
             let what = format!("{workers} workers have only {examples} training examples");
-            return Some(Warning::new(what, format!("--workers {examples}")));
+            // Groups must stay whole.
+            let group = self.method.inner.as_ref().map_or(1, |inner| u64::from(inner.group.max(1)));
+            let mend = match examples / group * group {
+                0 => "a data set with more examples".into(),
+                fewer => format!("--workers {fewer}"),
+            };
+            return Some(Warning::new(what, mend));
         }
         let shard = examples / workers.max(1);
         (batch > shard).then(|| {
@@ -279,6 +292,45 @@ mod tests {
                 "train.workers=50",
             ),
             (
+                &[
+                    "method.name=lsgd",
+                    "method.period=32",
+                    "method.inner.group=2",
+                    "method.inner.period=8",
+                    "train.budget=100step",
+                    "train.rate=0.1",
+                ],
+                1438,
+                "only 3 rounds: 100 steps of each worker, a round every 32 steps. Use --period 8",
+                "method.period=8",
+            ),
+            (
+                &[
+                    "method.name=lsgd",
+                    "method.period=32",
+                    "method.inner.group=2",
+                    "method.inner.period=8",
+                    "train.budget=40step",
+                    "train.rate=0.1",
+                ],
+                1438,
+                "only 1 round: 40 steps of each worker, a round every 32 steps. Use a longer run: --budget 320step",
+                "train.budget=320step",
+            ),
+            (
+                &[
+                    "method.name=lsgd",
+                    "method.inner.group=2",
+                    "method.period=1",
+                    "method.inner.period=1",
+                    "train.batch=1",
+                    "evaluate.batch_norm=keep",
+                ],
+                3,
+                "4 workers have only 3 training examples. Use --workers 2",
+                "train.workers=2",
+            ),
+            (
                 &["evaluate.images=32"],
                 1438,
                 "batch-norm statistics are measured on only 32 images. Use --set evaluate.images=25600",
@@ -302,13 +354,15 @@ mod tests {
     #[test]
     fn advice_is_what_the_command_accepts() {
         let few = recipe(&["train.budget=10epoch", "method.period=400"]);
-        let words = few.warnings_of_resumed(Some(1438), None).join("; ");
+        let run = Path::new("my runs/1");
+        let words = few.warnings_of_resumed(run, Some(1438), None).join("; ");
         assert!(words.contains("no round will take place") && words.contains("drops at 20epoch"), "{words}");
         for refused in ["--rate", "--period", "--workers", "--batch", "--set"] {
             assert!(!words.contains(refused), "{words}");
         }
-        assert!(words.contains("--budget") && words.contains("--init"), "{words}");
-        assert_eq!(recipe(&[]).warnings_of_resumed(Some(1438), None), [""; 0]);
+        let other = "grawa train --recipe 'my runs/1/recipe.toml' --init 'my runs/1'";
+        assert!(words.contains("--budget") && words.ends_with(other), "{words}");
+        assert_eq!(recipe(&[]).warnings_of_resumed(run, Some(1438), None), [""; 0]);
         let none = recipe(&[]).warnings(Some(0), None).join("; ");
         assert!(!none.contains("--workers") && !none.contains("--batch"), "{none}");
     }
@@ -329,6 +383,9 @@ mod tests {
         assert_eq!(timed.warnings(Some(1438), None), [""; 0]);
         let few = "only 1 round: a round every 32 steps. Use --period 1, or a longer --budget";
         assert_eq!(timed.warnings(Some(1438), Some(1)), [few]);
+        let inner = ["method.name=lsgd", "method.period=32", "method.inner.group=2", "method.inner.period=8"];
+        let timed_groups = recipe(&[&inner[..], &["train.budget=10s", "train.rate=0.1"]].concat());
+        assert_eq!(timed_groups.warnings(Some(1438), Some(1)), [few.replace("period 1", "period 8")]);
         // How far a time leads is known from its rounds: then a drop that is never reached is seen.
         let timed = recipe(&["train.budget=10s", "method.period=4"]);
         assert_eq!(timed.warnings(Some(1438), None), [""; 0]);

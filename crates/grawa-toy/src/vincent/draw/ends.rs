@@ -48,13 +48,13 @@ pub(in crate::vincent) fn ends(map: &Backdrop, paths: &[Path]) -> Result<Picture
         sheet.heading("Methods");
         for path in &paths {
             let remark = if paths.len() > REMARKED { String::new() } else { ending(&path.end) };
-            let at = sheet.entry(palette::look(path.method).label, &remark);
+            let at = sheet.entry(&path.label, &remark);
             mark(root, path, at);
         }
         sheet.gap();
         let at = sheet.entry("start of a worker", "");
         Marker::CIRCLE.hollow(root, at, START, palette::INK);
-        let hidden: Vec<&str> = hidden.iter().map(|path| palette::look(path.method).label).collect();
+        let hidden: Vec<&str> = hidden.iter().map(|path| path.label.as_str()).collect();
         let outside = format!("outside the picture: {}", hidden.join(", "));
         finish(&mut sheet, FADE, if hidden.is_empty() { "" } else { &outside });
         Ok(())
@@ -78,7 +78,14 @@ mod tests {
 
     fn path(method: &'static str, at: [f64; 2], outcome: Outcome) -> Path {
         let end = End { at, spread: 0.0, outcome };
-        Path { method, workers: vec![vec![[0.25, 0.25], at]], centre: vec![at], replaced: 0, end }
+        Path {
+            method,
+            label: palette::look(method).label.into(),
+            workers: vec![vec![[0.25, 0.25], at]],
+            centre: vec![at],
+            replaced: 0,
+            end,
+        }
     }
 
     #[test]

@@ -137,6 +137,7 @@ mod tests {
     fn axes_reach_far_points_but_not_any_point() {
         let path = |at: [f64; 2]| Path {
             method: "mean",
+            label: "Mean".into(),
             workers: vec![vec![[0.25, 0.25], at]],
             centre: vec![],
             replaced: 0,

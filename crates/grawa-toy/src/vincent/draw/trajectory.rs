@@ -30,7 +30,7 @@ pub(in crate::vincent) fn trajectory(map: &Backdrop, path: &Path) -> Result<Pict
             complete &= sheet.way(way, palette::series(index), THIN);
         }
         complete &= sheet.way(&path.centre, palette::INK, THICK);
-        sheet.frame(palette::look(path.method).label, &format!("ends at {}", ending(&path.end)), ["x", "y"]);
+        sheet.frame(&path.label, &format!("ends at {}", ending(&path.end)), ["x", "y"]);
 
         let shown = |at: Option<&[f64; 2]>| at.and_then(|&at| sheet.shown(at));
         for (index, way) in path.workers.iter().enumerate() {
@@ -93,7 +93,14 @@ mod tests {
 
     fn path(workers: Vec<Vec<[f64; 2]>>) -> Path {
         let end = End { at: [4.111, 4.111], spread: 0.0, outcome: Outcome::Valley(4, 4) };
-        Path { method: "local-lgrawa", workers, centre: vec![[5.0, 5.0], [4.111, 4.111]], replaced: 0, end }
+        Path {
+            method: "local-lgrawa",
+            label: "Local-LGRAWA".into(),
+            workers,
+            centre: vec![[5.0, 5.0], [4.111, 4.111]],
+            replaced: 0,
+            end,
+        }
     }
 
     #[test]
