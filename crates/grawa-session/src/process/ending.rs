@@ -48,7 +48,8 @@ impl Process {
         }
     }
 
-    /// The budget is spent, or all have stopped: publishes the final state, and waits for all that are connected. Where processes stay the same nobody is late.
+    /// The budget is spent, or all have stopped: publishes the final state, and waits for all that are connected. Where processes stay the
+    /// same nobody is late.
     pub(crate) fn final_barrier(&mut self) -> Result<(), Error> {
         if !self.membership.is_elastic() {
             return Ok(());
