@@ -7,7 +7,7 @@ use crate::Error;
 use crate::group::digest;
 use crate::group::environment::{Environment, Monitor, POLL, lock};
 use crate::group::messages::{AttemptId, Peer, StateVersion, decode, encode};
-use crate::group::wire::connection::{KeepGoing, Reader, Writer, dial};
+use crate::group::wire::connection::{CONNECT_TIMEOUT, KeepGoing, Reader, Writer, dial};
 use crate::group::wire::file_limit::Limits;
 use crate::group::wire::frame;
 use crate::group::wire::listener::{self, Opened, Service};
@@ -77,6 +77,8 @@ pub(crate) struct PeerListener {
     fetches: Arc<()>,
     /// How many of them, and of connections with unknown tokens, there may be.
     most: usize,
+    /// Milliseconds that a peer may take to connect.
+    patience: AtomicU64,
     is_closed: AtomicBool,
 }
 
@@ -122,6 +124,10 @@ pub(super) fn connect_wait(members: usize, attempt: u32) -> Duration {
     CONNECT_WAIT.saturating_add(many).min(LONGEST_WAIT)
 }
 
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
 impl PeerListener {
     /// Listens at an address; port 0 is any. Returns the address.
     pub(crate) fn open(
@@ -137,6 +143,7 @@ impl PeerListener {
             held: Mutex::default(),
             fetches: Arc::default(),
             most: limits.pending,
+            patience: AtomicU64::new(millis(CONNECT_TIMEOUT)),
             is_closed: AtomicBool::new(false),
         });
         let address = listener::listen(environment, address, security, limits, Arc::clone(&listener))?;
@@ -160,6 +167,12 @@ impl PeerListener {
 
     pub(crate) fn held(&self) -> Option<Arc<HeldState>> {
         lock(&self.held).clone()
+    }
+
+    /// Peers may take as long as this member waits for them. One that has dialled takes its connection as made before this side has checked it: if
+    /// it were dropped because this side is slow, both would wait for nothing.
+    pub(super) fn wait_for_peers(&self, wait: Duration) {
+        self.patience.store(millis(wait.max(CONNECT_TIMEOUT)), Ordering::Relaxed);
     }
 
     /// The connection from a member: made for this attempt, or kept from an earlier one.
@@ -233,6 +246,10 @@ impl PeerListener {
 impl Service for PeerListener {
     fn is_over(&self) -> bool {
         self.is_closed.load(Ordering::Relaxed)
+    }
+
+    fn patience(&self) -> Duration {
+        Duration::from_millis(self.patience.load(Ordering::Relaxed))
     }
 
     fn open(self: &Arc<Self>, Opened { writer, reader, first, .. }: Opened) -> Result<(), Error> {

@@ -250,6 +250,7 @@ impl Caller {
         let (mut writers, mut readers): (Vec<Option<Writer>>, Vec<_>) = (Vec::new(), Vec::new());
         writers.resize_with(peers.len(), || None);
         let (began, wait) = (environment.now(), connect_wait(peers.len(), attempt.2));
+        listener.wait_for_peers(wait);
         let mut is_new = !connections.is_clean;
         // Each begins with the next one, so that not all connect to the first at once.
         for index in (1..peers.len()).map(|n| (rank + n) % peers.len()) {

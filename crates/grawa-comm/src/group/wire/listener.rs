@@ -40,6 +40,11 @@ pub(crate) trait Service: Send + Sync + 'static {
     /// Whether to stop listening.
     fn is_over(&self) -> bool;
 
+    /// How long a peer may take until it is authenticated and its first message is there.
+    fn patience(&self) -> Duration {
+        CONNECT_TIMEOUT
+    }
+
     /// Takes over a connection. The thread that listens calls it: it must not wait.
     fn open(self: &Arc<Self>, opened: Opened) -> Result<(), Error>;
 
@@ -123,8 +128,9 @@ impl<S: Service> Turns<'_, S> {
             self.accept();
         }
         let now = self.began.elapsed();
-        while let Some(entry) = self.pending.older_than(now.saturating_sub(CONNECT_TIMEOUT)) {
-            let why = format!("no complete message within {} s", CONNECT_TIMEOUT.as_secs());
+        let patience = self.service.patience();
+        while let Some(entry) = self.pending.older_than(now.saturating_sub(patience)) {
+            let why = format!("no complete message within {} s", patience.as_secs());
             self.service.reject(entry.one.from, &Error::Connection { why });
         }
         let used = cpu_time().saturating_sub(used);
@@ -158,10 +164,10 @@ impl<S: Service> Turns<'_, S> {
     fn advance(&mut self, mut ready: Vec<usize>) {
         ready.sort_by_cached_key(|at| (self.pending.of_its_address(*at), Reverse(*at)));
         let (mut over, mut before) = (Vec::new(), cpu_time());
-        let end = before + TURN;
+        let (end, patience) = (before + TURN, self.service.patience());
         for at in ready {
             let entry = &mut self.pending.entries[at];
-            let step = entry.one.advance(self.security, self.began + entry.since + CONNECT_TIMEOUT);
+            let step = entry.one.advance(self.security, self.began + entry.since + patience);
             let after = cpu_time();
             entry.one.used += after.saturating_sub(before);
             before = after;
@@ -273,12 +279,17 @@ mod tests {
     #[derive(Default)]
     struct Answers {
         is_over: AtomicBool,
+        is_patient: AtomicBool,
         rejected: Mutex<Vec<String>>,
     }
 
     impl Service for Answers {
         fn is_over(&self) -> bool {
             self.is_over.load(Ordering::Relaxed)
+        }
+
+        fn patience(&self) -> Duration {
+            CONNECT_TIMEOUT * if self.is_patient.load(Ordering::Relaxed) { 5 } else { 1 }
         }
 
         fn open(self: &Arc<Self>, mut opened: Opened) -> Result<(), Error> {
@@ -314,9 +325,15 @@ mod tests {
 
         /// Asserts that a member is answered. Returns how soon.
         fn is_answered(&self) -> Duration {
+            self.is_answered_after(Duration::ZERO)
+        }
+
+        /// The same where it is slow to send its first message.
+        fn is_answered_after(&self, time: Duration) -> Duration {
             let began = Instant::now();
             let address = self.1.to_string();
             let (mut out, mut from) = dial(&Environment::System, &address, &self.2).unwrap();
+            std::thread::sleep(time);
             out.send(b"hello", ALWAYS).unwrap();
             assert_eq!(from.receive(100, ALWAYS).unwrap().as_deref(), Some(&b"hello"[..]));
             began.elapsed()
@@ -385,6 +402,15 @@ mod tests {
             }
             assert!(began.elapsed() < 2 * CONNECT_TIMEOUT);
             assert!(listening.wait_rejected(1)[0].contains("within 3 s"));
+        }
+    }
+
+    /// Where many connect at once on few cores, a handshake may take longer.
+    #[test]
+    fn a_patient_service_waits_longer() {
+        for listening in both() {
+            listening.0.is_patient.store(true, Ordering::Relaxed);
+            listening.is_answered_after(CONNECT_TIMEOUT + Duration::from_secs(1));
         }
     }
 
