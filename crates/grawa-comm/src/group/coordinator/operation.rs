@@ -577,7 +577,7 @@ mod tests {
             let hello = Hello { version, run: 0, token: 1, worker: None, address };
             receive(&mut coordinator, 1, ToCoordinator::Hello(hello), Duration::ZERO);
             receive(&mut coordinator, 1, enter(), Duration::ZERO);
-            for op in 0..4 {
+            for op in 0..32 {
                 let now = Duration::from_secs(op * cycle + 100);
                 receive(&mut coordinator, 1, ToCoordinator::Holds(StateVersion { op, digest: 5 }), now);
                 let arrive = ToCoordinator::Arrive { op, call: Call::Gather, steps: 0, known_epoch: 0 };
