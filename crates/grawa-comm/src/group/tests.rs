@@ -337,9 +337,9 @@ fn halves_give_the_same_bits_to_all_and_are_close() {
         let mut centres = Vec::new();
         for round in 0..4 {
             let here = end.gather(&[]).unwrap().outcome.members;
+            mine.copy_from_slice(&start);
             // The first is near the centre of zeros, to which there are no differences.
-            let moved = if round == 0 { 1000.0 } else { 0.0 };
-            mine.iter_mut().zip(&start).for_each(|(mine, start)| *mine = start - moved);
+            (0..len).filter(|_| round == 0).for_each(|n| mine[n] = far(n, end.id() + 7) - 1000.0);
             end.mix_and_pull(&mean(&here, &layout), &layout, &mut mine).unwrap();
             assert_eq!(mine, **end.centre());
             centres.push(end.centre().to_vec());
