@@ -242,7 +242,7 @@ impl WorkerSet for Watched {
         };
         let (at, worker, statistics) = (self.at, self.worker, statistics[0].to_vec());
         self.notes(|notes| notes.measured.entry(at).or_default().insert(worker, (vector, statistics)));
-        vec![(0, Ok(Counts { loss: 1.0, wrong: 100 - self.at.0, examples: 100 }))]
+        vec![(0, Ok(Counts { loss: 1.0, wrong: 100_u64.saturating_sub(self.at.0), examples: 100 }))]
     }
 
     fn gradients(&mut self, _: &[(usize, Key)], _: Option<f32>) -> PerWorker<(f64, Vec<f64>)> {
