@@ -39,7 +39,13 @@ pub fn learn(place: &Path) -> Result<Outcome, Failure> {
         .set("train.budget=512step")?;
     let recipe = Recipe::resolve(&overrides)?;
     folder::create(place, &recipe)?;
-    let connect = Connect { listen: None, wire: Security::Plain, patience: Duration::from_secs(60), stall: Connect::STALL };
+    let connect = Connect {
+        listen: None,
+        wire: Security::Plain,
+        patience: Duration::from_secs(60),
+        stall: Connect::STALL,
+        wait: None,
+    };
     let run = CoordinatedRun::begin(&recipe, place, &connect, &About::here("candle_replica", None))?;
     let address = run.address().to_string();
     thread::scope(|scope| {
