@@ -192,11 +192,13 @@ pub fn content(bytes: &[u8]) -> Content {
         let Some((body, entry)) =
             body.filter(is_whole).and_then(|body| Some((body, Entry::decode(body).ok()?)))
         else {
+            // Of several entries that were written at once a crash may leave a part, and blocks of zeros after it.
+            let written = rest.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
             let is_torn = match length {
                 // The last one: a part of it, or all of it with blocks that were not written.
-                Some(length) => rest.len() <= HEADER + length,
+                Some(length) => written <= HEADER + length,
                 // Less than a header; or the header itself was torn.
-                None => rest.len() < HEADER || rest.len() <= last + GROWTH,
+                None => written < HEADER || written <= last + GROWTH,
             };
             return Content { form: Form::Entries, entries, numbers, good, is_torn };
         };
@@ -287,6 +289,28 @@ mod tests {
     use super::*;
     use crate::group::coordinator::{Action, Coordinator, Input, Settings};
     use crate::group::messages::{Hello, Proposal, Record, StateVersion, ToCoordinator, ToMember, VERSION};
+
+    /// Several entries are written at once where the disk is slow. After a crash all of them, or all but a part, may be zeros.
+    #[test]
+    fn zeros_in_the_place_of_several_entries_are_torn() {
+        let proposal = Proposal { charter: vec![7; 900], trigger: None, wait: Some(1) };
+        let entry = Entry::Adopted { run: 7, proposal }.encode().unwrap();
+        let mut bytes = MAGIC.to_vec();
+        write(&mut bytes, 0, &entry);
+        let first = bytes.len();
+        write(&mut bytes, 1, &entry);
+        for kept in first..bytes.len() {
+            let mut crashed = bytes[..kept].to_vec();
+            crashed.resize(bytes.len() + 5000, 0);
+            let found = content(&crashed);
+            assert!(found.is_torn && found.good == first && found.entries.len() == 1, "{kept}");
+        }
+        // Something after the zeros is damage.
+        let mut damaged = bytes[..first].to_vec();
+        damaged.resize(bytes.len() + 5000, 0);
+        damaged.push(1);
+        assert!(!content(&damaged).is_torn);
+    }
 
     #[test]
     fn a_journal_survives_a_crash_at_any_byte() {

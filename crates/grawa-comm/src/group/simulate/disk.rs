@@ -54,7 +54,9 @@ impl Disk {
 impl Bytes {
     fn append(&mut self, entries: &[Entry]) -> Result<(), Error> {
         if self.all.is_empty() {
+            // The file is made before there is a coordinator, and its beginning is synced.
             self.all.extend_from_slice(MAGIC);
+            self.synced = MAGIC.len();
         }
         for entry in entries {
             let number = self.entries.len() as u32;
