@@ -237,6 +237,20 @@ def test_averaged_statistics_stay_until_the_next_average(tmp_path: Path) -> None
         assert "were not averaged yet" in found[0][2][0]
 
 
+def test_a_pass_ends_with_a_round() -> None:
+    """After it the model of a round is evaluated, and no older one. Here an epoch has 12 steps, and a round comes every 5."""
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    ends = []
+    with grawa.join(model, optimizer, "mean:period=5") as run:
+        for _ in run.epochs(4):
+            for x, y in run.loader(Noisy(), batch_size=8):
+                torch.nn.functional.cross_entropy(model(x), y).backward(), optimizer.step(), optimizer.zero_grad()
+            ends.append(run.progress.steps)
+    # The budget ends with the last epoch.
+    assert ends == [15, 25, 40, 48]
+
+
 def test_a_test_in_eval_mode_does_not_end_training() -> None:
     """A frozen part stays in eval mode, and the rest trains on with dropout and batch norm."""
     model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3), torch.nn.Dropout(), torch.nn.BatchNorm1d(3))
