@@ -303,6 +303,7 @@ mod tests {
             wish,
             workers: 1,
             state: grawa_comm::group::MemberState::Active,
+            since: 1,
             address: String::new(),
             steps: 0,
             silent: Duration::ZERO,

@@ -135,6 +135,13 @@ pub trait Elastic: Collective {
     /// A round is over: this memory and the centre are the state that a joiner gets.
     fn publish(&mut self, memory: &[u8]) -> Result<(), Error>;
 
+    /// Reports that the coordinator may not have. Whoever takes the state that is published next gets them, too: if the members that sent them
+    /// are lost, it sends them again. They need not be the same at all members.
+    fn keep_reports(&mut self, reports: Vec<u8>);
+
+    /// The reports that go with the state that was published or taken last.
+    fn kept_reports(&self) -> Vec<u8>;
+
     /// Gathers messages when the budget is spent. It begins when every connected member has called it, however late; one that was left
     /// behind takes the published state first, see [`Elastic::rejoin`].
     fn final_barrier(&mut self, message: &[u8], check: Check<'_>) -> Result<Gathered, Error>;

@@ -243,6 +243,7 @@ impl Process {
         let Membership::Elastic(_, elastic) = &self.membership else { return Ok(()) };
         let remembered = encode(&self.remembered(elastic))?;
         if let Membership::Elastic(all, elastic) = &mut self.membership {
+            all.keep_reports(elastic.reports.to_bytes()?);
             all.publish(&remembered)?;
             (elastic.published, elastic.published_centre) = (remembered, all.newest_centre()?);
         }
@@ -311,7 +312,7 @@ impl Process {
         let id = self.membership.id();
         let Some(elastic) = self.membership.elastic_mut() else { return };
         for report in elastic.reports.elect(id, heads) {
-            self.send_report(&report);
+            self.send_report(report);
         }
     }
 
@@ -350,6 +351,7 @@ impl Process {
             published: bytes.to_vec(),
             published_centre: Arc::clone(&centre),
             at_once: true,
+            reports: SharedReports::of(&all.kept_reports()),
             deals_batches: elastic.deals_batches,
             ..ElasticState::default()
         };

@@ -2,11 +2,13 @@
 //!
 //! All members know the same events of a round. One of them, the reporter, sends them: the one with the lowest number. If it is lost, the next
 //! one, of those that know all that the coordinator has not acknowledged, sends that again. The coordinator drops reports whose number it
-//! has seen.
+//! has seen. One that joins takes what the others keep with their state: so whoever holds the state knows its reports.
 
+use crate::Error;
 use crate::event::{Event, Place};
 use crate::event_codec::{Report, Sequence};
 use crate::round_message::ProcessMessage;
+use grawa_comm::Error as CommError;
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -33,13 +35,15 @@ impl SendReport for grawa_comm::group::Reporter {
 
 /// The most reports that a member keeps.
 pub const KEPT: usize = 64;
+/// The most bytes of them that go to one that joins: one of the longest, or many usual ones.
+const TAKEN: usize = 4 << 20;
 
 /// The shared reports of a member.
 #[derive(Clone, Debug, Default)]
 pub struct SharedReports {
     is_reporter: bool,
     /// Those that the coordinator may not have, the oldest first.
-    pub pending: VecDeque<Report>,
+    pub pending: VecDeque<Vec<u8>>,
 }
 
 impl SharedReports {
@@ -53,7 +57,7 @@ impl SharedReports {
     }
 
     /// All members have sent their messages: they know who reports. Returns what `worker` must send again.
-    pub fn elect(&mut self, worker: u32, messages: &[(u32, ProcessMessage)]) -> Vec<Report> {
+    pub fn elect(&mut self, worker: u32, messages: &[(u32, ProcessMessage)]) -> Vec<Vec<u8>> {
         if let Some((reporter, message)) = messages.iter().find(|(_, message)| message.is_reporter) {
             self.keep_last(message.unacknowledged.into());
             // A member with a lower number has joined. It takes over when nothing of the other is on its way.
@@ -61,20 +65,40 @@ impl SharedReports {
             self.is_reporter = worker == if message.unacknowledged == 0 { *first } else { *reporter };
             return Vec::new();
         }
-        // A member that has joined since does not know the oldest ones.
+        // Members do not keep equally many: one that has joined took what its donor had published.
         let next = messages.iter().max_by_key(|(id, message)| (message.kept, Reverse(*id)));
         self.is_reporter = next.is_some_and(|(next, _)| *next == worker);
         if self.is_reporter { self.pending.iter().cloned().collect() } else { Vec::new() }
     }
 
-    /// Adds the report of these events, which all members make alike.
-    pub fn add(&mut self, at: &Place, events: Vec<Event>, is_kept: bool) -> Report {
+    /// Adds the report of these events, which all members make alike. Returns it.
+    pub fn add(&mut self, at: &Place, events: Vec<Event>, is_kept: bool) -> Result<&[u8], Error> {
         let is_evaluation = matches!(events.first(), Some(Event::Evaluated(_)));
         let sequence = Sequence { rounds: at.rounds, steps: at.steps, is_evaluation };
         let report = Report::Shared { sequence, events, is_kept };
-        self.pending.push_back(report.clone());
-        self.keep_last(KEPT);
-        report
+        self.keep_last(KEPT - 1);
+        self.pending.push_back(report.encode()?);
+        Ok(self.pending.back().map_or(&[], |report| report))
+    }
+
+    /// What one that joins takes: the newest ones.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
+        let mut bytes = 0;
+        let fits = |report: &&Vec<u8>| {
+            bytes += report.len();
+            bytes <= TAKEN
+        };
+        let newest = self.pending.iter().rev().take_while(fits).count();
+        let taken: Vec<&Vec<u8>> = self.pending.iter().skip(self.pending.len() - newest).collect();
+        postcard::to_allocvec(&taken).map_err(|error| CommError::Message { why: error.to_string() }.into())
+    }
+
+    /// What another member keeps. If it cannot be read, a round may be missing in the record; nothing else depends on it.
+    pub fn of(bytes: &[u8]) -> Self {
+        let mut reports =
+            SharedReports { is_reporter: false, pending: postcard::from_bytes(bytes).unwrap_or_default() };
+        reports.keep_last(KEPT);
+        reports
     }
 
     fn keep_last(&mut self, count: usize) {

@@ -2,12 +2,13 @@
 
 #![allow(clippy::unwrap_used)]
 
-use grawa_comm::group::{CoordinatorServer, Joiner, Security};
+use grawa_comm::group::{self, CoordinatorServer, Joiner, Security, ServerEvent};
 use grawa_comm::threads;
 use grawa_core::{
     FunctionReplica, Key, Layout, Method, Name, Prox, Purpose, Replica, Sequential, Sgd, Share, StateKind,
 };
 use grawa_session::event::{Event, Finished, Reason, Round};
+use grawa_session::event_codec::Report;
 use grawa_session::{Due, Error, LocalStep, Pace, RoundResult, Session, Settings};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -290,6 +291,63 @@ fn leave_and_join(method: &str) {
         assert_eq!(trained.finished.as_ref().unwrap().at.rounds, 1000);
         assert_eq!(trained.rounds.last().unwrap().mixed[0].workers.len(), 3);
     }
+}
+
+/// All that took part in a round may be lost before it is recorded. One that has joined since reports it.
+#[test]
+fn who_joins_reports_what_is_not_recorded() {
+    let settings = Settings { workers: 2, evaluate: None, ..settings("mean:period=4,pull=1", "240step") };
+    let usual = grawa_session::coordinator_settings(&settings.method, settings.workers, settings.pace);
+    let records = group::Settings { records: true, ..usual };
+    let server =
+        CoordinatorServer::new("127.0.0.1:0", Security::Plain, records, 5, Vec::new(), None).unwrap();
+    let address = server.address().to_string();
+    let (has_begun, takes_part) = (AtomicBool::new(false), AtomicBool::new(false));
+    let train = &|which: u32| {
+        while which == 2 && !has_begun.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let mut replica = replica(1.0);
+        let session = Session::join(joiner(&address), &settings, replica.parameters()).unwrap();
+        let first = session.progress().steps / 4;
+        let leaves = |session: &Session| {
+            let rounds = session.progress().steps / 4;
+            if which == 2 {
+                takes_part.fetch_or(rounds > first, Ordering::Relaxed);
+                return false;
+            }
+            has_begun.fetch_or(rounds > 2, Ordering::Relaxed);
+            // Few rounds until it is there.
+            std::thread::sleep(Duration::from_millis(if rounds > 2 { 5 } else { 0 }));
+            takes_part.load(Ordering::Relaxed)
+        };
+        train(session, &mut replica, leaves).unwrap();
+        first
+    };
+    // Nothing is recorded until the founders are gone: no receipt is given.
+    let unrecorded = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..3).map(|which| scope.spawn(move || train(which))).collect();
+        let mut events = Vec::new();
+        let are_left = |status: &group::Status| status.workers.iter().any(|one| one.worker < 2);
+        while !takes_part.load(Ordering::Relaxed) || are_left(&server.status()) {
+            events.extend(server.next(Duration::from_millis(20)));
+        }
+        let mut rounds = Vec::new();
+        while rounds.last() != Some(&60) {
+            if let Some(ServerEvent::Report { worker: 2, report, .. }) = server.next(LONG)
+                && let Report::Shared { sequence, .. } = Report::decode(&report).unwrap()
+            {
+                rounds.push(sequence.rounds);
+            }
+        }
+        drop(events);
+        let since = server.status().workers.first().map(|one| (one.worker, one.since));
+        let joined_after = workers.into_iter().map(|worker| worker.join().unwrap()).max().unwrap();
+        assert!((1..60).contains(&joined_after), "{joined_after}");
+        assert!(since.is_some_and(|(worker, since)| worker == 2 && since > joined_after), "{since:?}");
+        rounds
+    });
+    assert_eq!(unrecorded, (1..=60).collect::<Vec<u64>>());
 }
 
 /// The others hold rounds while a worker joins. It must not evaluate what became due for them before it takes part.

@@ -332,7 +332,7 @@ fn those_that_ended_the_run_have_votes() {
     let report = |coordinator: &mut Coordinator, session: u64| {
         let actions = hear(coordinator, session, ToCoordinator::Report(vec![1]));
         actions.iter().find_map(|action| match action {
-            Action::Report { voter, .. } => Some(*voter),
+            Action::Report { token, is_voter, .. } => Some(is_voter.then_some(*token)),
             _ => None,
         })
     };

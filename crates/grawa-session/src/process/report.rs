@@ -3,7 +3,6 @@
 use super::{Messages, Note, Process};
 use crate::Error;
 use crate::event::{Event, Fault, Finished, Mixed, Reason, Round, Share as WorkerShare};
-use crate::event_codec::Report;
 use crate::membership::Membership;
 use crate::round_message::{ProcessMessage, RoundMessage, Tally};
 use grawa_comm::Lost;
@@ -19,26 +18,31 @@ impl Process {
     /// Reports events that all processes know: one of them sends them.
     pub fn report_shared(&mut self, events: Vec<Event>) {
         let (at, is_first) = (self.place(), self.membership.is_first());
-        let (is_reporter, report) = match self.membership.elastic_mut() {
-            None => (is_first, None),
+        let is_reporter = match self.membership.elastic_mut() {
+            None => is_first,
             Some(elastic) => {
-                let report = elastic.reports.add(&at, events.clone(), !elastic.keepers.is_empty());
-                (elastic.reports.is_reporter(), Some(report))
+                let is_kept = !elastic.keepers.is_empty();
+                let report = elastic.reports.add(&at, events.clone(), is_kept).map(<[u8]>::to_vec);
+                let is_reporter = elastic.reports.is_reporter();
+                match report {
+                    Ok(report) if is_reporter => self.send_report(report),
+                    Ok(_) => {}
+                    Err(error) => drop(self.common.notes.send(Note::NotReported(error))),
+                }
+                is_reporter
             }
         };
         if is_reporter {
-            report.iter().for_each(|report| self.send_report(report));
             events.into_iter().for_each(|event| self.say(event));
         }
     }
 
     /// Sends a report to the coordinator at once, and not when the supervisor comes to it: so it is sent before this process takes part
     /// in the next operation.
-    pub fn send_report(&self, report: &Report) {
+    pub fn send_report(&self, report: Vec<u8>) {
         let Some(reporter) = &self.common.reporter else { return };
-        let sent = report.encode().and_then(|bytes| Ok(reporter.send(bytes)?));
-        if let Err(error) = sent {
-            let _ = self.common.notes.send(Note::NotReported(error));
+        if let Err(error) = reporter.send(report) {
+            let _ = self.common.notes.send(Note::NotReported(error.into()));
         }
     }
 

@@ -116,6 +116,14 @@ impl Elastic for Lying<dyn Elastic> {
         self.0.publish(memory)
     }
 
+    fn keep_reports(&mut self, reports: Vec<u8>) {
+        self.0.keep_reports(reports);
+    }
+
+    fn kept_reports(&self) -> Vec<u8> {
+        self.0.kept_reports()
+    }
+
     fn final_barrier(&mut self, message: &[u8], _: Check<'_>) -> Result<Gathered, CommError> {
         self.0.final_barrier(&self.2.of(To::FinalBarrier, message), &|_, _| Ok(()))
     }

@@ -25,7 +25,7 @@ use grawa_comm::group::{
 };
 use grawa_comm::{Lost, Why};
 use grawa_session::coordinator_settings;
-use reporter_gate::{Group, ReporterGate, RoundReport};
+use reporter_gate::{Group, Member, ReporterGate, RoundReport, Sender};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -343,8 +343,9 @@ impl Following<'_> {
 
     fn receive(&mut self, event: ServerEvent) -> Result<(), Error> {
         match event {
-            ServerEvent::Report { worker, voter, report: bytes, receipt } => {
-                self.receive_report(voter, RoundReport { worker, bytes, receipt })
+            ServerEvent::Report { worker, token, is_voter, report: bytes, receipt } => {
+                let sender = Sender { worker, token };
+                self.receive_report(is_voter.then_some(token), RoundReport { sender, bytes, receipt })
             }
             ServerEvent::Decision(notice) => self.receive_notice(notice),
             ServerEvent::RejectedPeer { from, why } => {
@@ -373,7 +374,7 @@ impl Following<'_> {
         voter: Option<u64>,
         report: Report,
     ) -> Result<(), Error> {
-        self.accept(received.worker, voter, report)?;
+        self.accept(received.sender.worker, voter, report)?;
         drop(received.receipt);
         Ok(())
     }
@@ -381,7 +382,7 @@ impl Following<'_> {
     fn with_gate<T>(&mut self, ask: impl FnOnce(&mut ReporterGate, Group<'_>) -> T) -> T {
         let status = self.server.status();
         let active = status.workers.iter().filter(|one| one.state == MemberState::Active);
-        let active: Vec<u32> = active.map(|one| one.worker).collect();
+        let active: Vec<Member> = active.map(Member::of).collect();
         let (recorded, now) = (self.inbox.last, self.began.elapsed());
         let group = Group { active: &active, begun: status.rounds, recorded, now };
         ask(&mut self.gate, group)
@@ -481,7 +482,7 @@ impl Following<'_> {
     }
 
     fn end(mut self) -> Result<Outcome, Error> {
-        self.accept_held(|this| this.gate.last())?;
+        self.accept_held(|this| this.with_gate(ReporterGate::last))?;
         let phase = std::mem::replace(&mut self.phase, Phase::Running);
         let finished = if let Phase::Finishing { end, .. } = phase { Some(end) } else { None };
         if let Some(end) = &finished {

@@ -1,7 +1,7 @@
 //! Members that report, and the coordinator's gate and inbox, together.
 
 use super::Inbox;
-use super::reporter_gate::{Group, ReporterGate, RoundReport};
+use super::reporter_gate::{Group, Member as Active, ReporterGate, RoundReport, Sender};
 use crate::event::{Event, Place};
 use crate::event_codec::{Report, Sequence};
 use crate::round_message::ProcessMessage;
@@ -19,8 +19,10 @@ fn event(rounds: u64) -> Event {
 /// A member and what it has sent that has not arrived.
 #[derive(Clone, Default)]
 struct Member {
+    /// Its first round, too.
+    token: u64,
     reports: SharedReports,
-    on_the_way: VecDeque<Report>,
+    on_the_way: VecDeque<Vec<u8>>,
     /// What the coordinator has not recorded yet.
     held: Vec<Report>,
 }
@@ -38,14 +40,11 @@ struct Recorder {
 const LIAR: u32 = 9;
 
 /// A report of a round that did not happen so.
-fn lie(rounds: u64) -> Report {
+fn lie(rounds: u64) -> Vec<u8> {
     let Event::Round(round) = event(rounds) else { unreachable!() };
     let sequence = Sequence::of(&event(rounds)).unwrap();
-    Report::Shared {
-        sequence,
-        events: vec![Event::Round(crate::Round { loss: Some(666.0), ..round })],
-        is_kept: true,
-    }
+    let events = vec![Event::Round(crate::Round { loss: Some(666.0), ..round })];
+    Report::Shared { sequence, events, is_kept: true }.encode().unwrap()
 }
 
 impl Recorder {
@@ -60,15 +59,19 @@ impl Recorder {
 
     /// Reports arrive, and those that were held for long enough are recorded. Members hear of all that need not be sent again.
     fn receive(&mut self, members: &mut [(u32, Member)], arrived: usize, round: u64) {
-        let active: Vec<u32> = members.iter().map(|(id, _)| *id).collect();
+        let active = members
+            .iter()
+            .map(|(id, one)| Active { sender: Sender { worker: *id, token: one.token }, since: one.token });
+        let active: Vec<Active> = active.collect();
         let group =
             |recorded| Group { active: &active, begun: round, recorded, now: Duration::from_secs(round) };
         for (id, one) in &mut *members {
             let arrived = one.on_the_way.len().min(arrived);
-            for report in one.on_the_way.drain(..arrived).collect::<Vec<_>>() {
+            for bytes in one.on_the_way.drain(..arrived).collect::<Vec<_>>() {
+                let report = Report::decode(&bytes).unwrap();
                 let Report::Shared { sequence, .. } = &report else { continue };
-                let bytes = report.encode().unwrap();
-                let received = RoundReport { worker: *id, bytes, receipt: Receipt::default() };
+                let sender = Sender { worker: *id, token: one.token };
+                let received = RoundReport { sender, bytes, receipt: Receipt::default() };
                 match self.gate.receive(*sequence, received, group(self.inbox.last)) {
                     Some(_) => self.record(*id, report),
                     None => one.held.push(report),
@@ -76,7 +79,7 @@ impl Recorder {
             }
         }
         while let Some(due) = self.gate.due(group(self.inbox.last)) {
-            self.record(due.worker, Report::decode(&due.bytes).unwrap());
+            self.record(due.sender.worker, Report::decode(&due.bytes).unwrap());
         }
         let is_new = |report: &Report| match report {
             Report::Shared { sequence, .. } => Some(*sequence) > self.inbox.last,
@@ -98,14 +101,14 @@ proptest! {
         let mut members: Vec<(u32, Member)> = (0..3).map(|id| (id, Member::default())).collect();
         let mut recorder = Recorder::default();
         for (rounds, (who, joins, arrived, is_lost)) in (1..).zip(&steps) {
-            // One is lost with what it has not sent, or joins and knows nothing of earlier rounds. One that knows all stays.
-            let most = members.iter().map(|(_, one)| one.reports.kept()).max();
-            let stays = |(id, one): &(u32, Member)| id != who && Some(one.reports.kept()) == most;
-            if *is_lost && members.iter().any(stays) {
+            // One is lost with what it has not sent, or joins with what another one knows.
+            if *is_lost && members.iter().any(|(id, _)| id != who) {
                 members.retain(|(id, _)| id != who);
             }
             if *joins && members.iter().all(|(id, _)| id != who) {
-                members.push((*who, Member::default()));
+                let (_, donor) = &members[rounds as usize % members.len()];
+                let reports = SharedReports::of(&donor.reports.to_bytes().unwrap());
+                members.push((*who, Member { token: rounds, reports, ..Member::default() }));
                 members.sort_by_key(|(id, _)| *id);
             }
             let messages: Vec<(u32, ProcessMessage)> = (members.iter())
@@ -118,6 +121,7 @@ proptest! {
             for (id, one) in &mut members {
                 one.on_the_way.extend(one.reports.elect(*id, &messages));
                 let report = one.reports.add(event(rounds).place(), vec![event(rounds)], true);
+                let report = report.unwrap().to_vec();
                 if one.reports.is_reporter() {
                     one.on_the_way.push_back(report);
                 }
@@ -140,7 +144,9 @@ proptest! {
 #[test]
 fn what_is_kept_is_bounded() {
     let mut reports = SharedReports::default();
-    (1..=1000).for_each(|rounds| drop(reports.add(event(rounds).place(), vec![event(rounds)], true)));
+    for rounds in 1..=1000 {
+        reports.add(event(rounds).place(), vec![event(rounds)], true).unwrap();
+    }
     let again = reports.elect(0, &[(0, ProcessMessage::default()), (1, ProcessMessage::default())]);
     assert!(again.len() == KEPT && reports.is_reporter());
     assert_eq!(again.last(), reports.pending.back());

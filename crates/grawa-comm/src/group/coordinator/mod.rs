@@ -153,8 +153,10 @@ pub enum Action {
     Report {
         /// Who sent it.
         worker: u32,
-        /// Its token, if it was a member of the operation that ended the run: then it has a vote on how the run ended.
-        voter: Option<u64>,
+        /// Its token.
+        token: u64,
+        /// It was a member of the operation that ended the run: then it has a vote on how the run ended.
+        is_voter: bool,
         /// The report.
         report: Vec<u8>,
         /// The connection on which its receipt is due when it has been recorded.
@@ -666,15 +668,16 @@ impl Coordinator {
         }
         for (worker, record) in &mut self.roster {
             let finished = self.finished.as_ref();
-            let voter = finished.and_then(|tokens| tokens.get(&record.token)).copied();
+            let is_voter = finished.is_some_and(|tokens| tokens.contains(&record.token));
             // A member of the last operation may have lost its connection before it said how the run ended.
-            if record.state != MemberState::Active && voter.is_none() {
+            if record.state != MemberState::Active && !is_voter {
                 continue;
             }
             let is_recorded = self.settings.records;
             for report in std::mem::take(&mut record.reports) {
                 let receipt = record.session.filter(|_| is_recorded);
-                self.actions.push(Action::Report { worker: *worker, voter, report, receipt });
+                let (worker, token) = (*worker, record.token);
+                self.actions.push(Action::Report { worker, token, is_voter, report, receipt });
                 let ack = |session| Action::Send { session, message: ToMember::ReportAck };
                 self.actions.extend(record.session.filter(|_| !is_recorded).map(ack));
             }
@@ -718,8 +721,11 @@ impl Coordinator {
             if let Some(record) = self.roster.get_mut(&worker) {
                 // The others wait for a member that took part and holds this state still. They do not wait for one that has just fetched it, or
                 // that only says that it holds it.
-                let took_part = record.last_op.is_some() || is_former || !leads;
-                let returns = self.committed.is_some() && record.late_restores == 0 && took_part;
+                let took_part = record.last_op.is_some() || is_former;
+                let returns = self.committed.is_some() && record.late_restores == 0 && (took_part || !leads);
+                if !took_part {
+                    record.since = self.rounds + 1;
+                }
                 record.is_new = false;
                 record.state = if returns { MemberState::Active } else { MemberState::Ready };
                 (record.steps, record.is_assigned) = (0, true);

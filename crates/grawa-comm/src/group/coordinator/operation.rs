@@ -213,6 +213,7 @@ impl Coordinator {
             if record.state == MemberState::Ready {
                 if self.operation.arrived.contains_key(worker) {
                     (record.state, record.late_restores) = (MemberState::Active, 0);
+                    record.since = self.rounds;
                     let event = CoordinatorEvent::Joined { worker: *worker, op: self.op };
                     self.actions.push(super::Action::Emit(event));
                 } else {

@@ -47,6 +47,8 @@ pub struct MemberRecord {
     pub(crate) is_assigned: bool,
     /// The last operation it took part in.
     pub(crate) last_op: Option<u64>,
+    /// The first round it took part in without a gap, as the coordinator counts them. 0: one before this coordinator began.
+    pub(crate) since: u64,
     pub(crate) last_seen: Duration,
     pub(crate) progressed_at: Duration,
     pub(crate) disconnected_at: Option<Duration>,

@@ -80,8 +80,10 @@ pub enum ServerEvent {
     Report {
         /// The member.
         worker: u32,
-        /// Its token, if it took part in the operation that ended the run: then it has a vote on how the run ended.
-        voter: Option<u64>,
+        /// Drawn by its process at the start. A process that takes the number of one that was lost has another one.
+        token: u64,
+        /// It took part in the operation that ended the run: then it has a vote on how the run ended.
+        is_voter: bool,
         /// The report.
         report: Vec<u8>,
         /// The member is told that the report has arrived.
@@ -156,6 +158,8 @@ pub struct MemberStatus {
     pub workers: u32,
     /// Its state.
     pub state: MemberState,
+    /// The first round it took part in without a gap, as [`Status::rounds`] counts. 0: one before this coordinator began.
+    pub since: u64,
     /// Where it listens for other members.
     pub address: String,
     /// Its local steps of this cycle, according to its last heartbeat.
@@ -695,9 +699,10 @@ impl Decider {
             Action::Disconnect { session } => self.disconnect(session, now),
             Action::Log(_) => {}
             // Nobody need take the events.
-            Action::Report { worker, voter, report, receipt } => {
+            Action::Report { worker, token, is_voter, report, receipt } => {
                 shared.backlog.fetch_add(report.len(), Ordering::Relaxed);
-                let event = ServerEvent::Report { worker, voter, report, receipt: Receipt::default() };
+                let unsent = Receipt::default();
+                let event = ServerEvent::Report { worker, token, is_voter, report, receipt: unsent };
                 let _ = shared.emit.send((event, receipt));
             }
             Action::Emit(event) => drop(shared.emit.send((ServerEvent::Decision(event), None))),
@@ -720,6 +725,7 @@ impl Decider {
             wish: record.wish,
             workers: record.workers,
             state: record.state,
+            since: record.since,
             address: record.address.clone(),
             steps: record.steps,
             silent: now.saturating_sub(record.last_seen),

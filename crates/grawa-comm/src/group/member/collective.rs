@@ -248,6 +248,14 @@ impl Elastic for SocketMember {
         Ok(())
     }
 
+    fn keep_reports(&mut self, reports: Vec<u8>) {
+        *lock(&self.caller.client.reports) = reports;
+    }
+
+    fn kept_reports(&self) -> Vec<u8> {
+        self.caller.client.listener.held().map_or_else(Vec::new, |held| held.reports.clone())
+    }
+
     fn final_barrier(&mut self, message: &[u8], check: Check<'_>) -> Result<Gathered, Error> {
         self.gather_as(Call::FinalBarrier, message, check)
     }

@@ -146,6 +146,8 @@ pub(crate) struct Client {
     /// Signs of progress so far, and how many of them were before the last round.
     pub(super) steps: AtomicU64,
     pub(super) counted: AtomicU64,
+    /// Reports that go with the state that is published next.
+    pub(super) reports: Mutex<Vec<u8>>,
     pub(super) is_over: AtomicBool,
     /// Milliseconds: for how long it waits in an operation without contact, and for the founders of a run.
     pub(super) contact_patience: AtomicU64,
@@ -308,7 +310,8 @@ impl Client {
     /// Publishes a state. Other members may fetch it from now on.
     pub(crate) fn publish(&self, memory: Vec<u8>, centre: Arc<Vec<f32>>) {
         let op = self.state.lock().member.op;
-        let held = Arc::new(HeldState::new(op, memory, centre));
+        let reports = lock(&self.reports).clone();
+        let held = Arc::new(HeldState { reports, ..HeldState::new(op, memory, centre) });
         self.listener.hold(Arc::clone(&held));
         self.send_from(|member| member.publish(held.version.digest));
     }

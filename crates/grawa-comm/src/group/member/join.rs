@@ -101,6 +101,7 @@ impl Joiner {
             heartbeat: AtomicU64::new(500),
             steps: AtomicU64::new(0),
             counted: AtomicU64::new(0),
+            reports: Mutex::default(),
             is_over: AtomicBool::new(false),
             contact_patience: AtomicU64::new(u64::MAX),
             founding_patience: AtomicU64::new(u64::MAX),

@@ -57,13 +57,15 @@ const CHUNK_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 1
 pub(crate) struct HeldState {
     pub(crate) version: StateVersion,
     pub(crate) memory: Vec<u8>,
+    /// What goes with it, and need not be the same at all members, see [`Elastic::keep_reports`](crate::Elastic::keep_reports).
+    pub(crate) reports: Vec<u8>,
     pub(crate) centre: Arc<Vec<f32>>,
 }
 
 impl HeldState {
     pub(crate) fn new(op: u64, memory: Vec<u8>, centre: Arc<Vec<f32>>) -> Self {
         let digest = digest::state(&memory, &centre);
-        HeldState { version: StateVersion { op, digest }, memory, centre }
+        HeldState { version: StateVersion { op, digest }, memory, reports: Vec::new(), centre }
     }
 }
 
@@ -235,8 +237,9 @@ impl PeerListener {
         let answer = held.as_ref().map(|held| (&held.memory, held.centre.len() as u64));
         let keep_going = || !self.is_over();
         in_time(&self.environment, &keep_going, |go| writer.send(&encode(&answer)?, go))?;
-        let centre = held.as_ref().map_or(&[][..], |held| digest::bytes(&held.centre));
-        for chunk in centre.chunks(CHUNK) {
+        let Some(held) = held else { return Ok(()) };
+        in_time(&self.environment, &keep_going, |go| writer.send(&held.reports, go))?;
+        for chunk in digest::bytes(&held.centre).chunks(CHUNK) {
             in_time(&self.environment, &keep_going, |go| writer.write_bulk(&[], chunk, None, go))?;
         }
         Ok(())
@@ -321,14 +324,18 @@ pub(crate) fn fetch(
     let (mut writer, mut reader) = dial(environment, &donor.address, security)?;
     writer.send(&encode(&Greeting::Fetch { run, version })?, keep_going)?;
     let wrong = |why: String| Error::Connection { why: format!("worker {} {why}", donor.worker) };
-    let bytes = in_time(environment, keep_going, |go| reader.receive(frame::LONGEST, go))?;
-    let bytes = bytes.ok_or_else(|| wrong("ended the connection".into()))?;
+    let mut receive = || {
+        let bytes = in_time(environment, keep_going, |go| reader.receive(frame::LONGEST, go))?;
+        bytes.ok_or_else(|| wrong("ended the connection".into()))
+    };
+    let bytes = receive()?;
     let Some((memory, floats)) = decode::<Option<(Vec<u8>, u64)>>(&bytes)? else {
         return Err(wrong("does not hold that state any more".into()));
     };
     if floats != len as u64 {
         return Err(wrong(format!("holds a centre of {floats} floats, where {len} are expected")));
     }
+    let reports = receive()?;
     let mut centre = vec![0.0; len];
     for chunk in digest::bytes_mut(&mut centre).chunks_mut(CHUNK) {
         in_time(environment, keep_going, |go| {
@@ -336,7 +343,7 @@ pub(crate) fn fetch(
             reader.read_body(chunk, checksum, go)
         })?;
     }
-    let held = HeldState::new(version.op, memory, Arc::new(centre));
+    let held = HeldState { reports, ..HeldState::new(version.op, memory, Arc::new(centre)) };
     match held.version == version {
         true => Ok(held),
         false => Err(wrong(format!(
@@ -369,13 +376,14 @@ mod tests {
         let (door, address) = open();
         door.set_run(7);
         // Several chunks, the last of them short.
-        let held =
-            Arc::new(HeldState::new(4, vec![1, 2], Arc::new((0..200_000u32).map(|n| n as f32).collect())));
+        let state = HeldState::new(4, vec![1, 2], Arc::new((0..200_000u32).map(|n| n as f32).collect()));
+        let held = Arc::new(HeldState { reports: vec![3; 5000], ..state });
         door.hold(Arc::clone(&held));
         let ask = |run, version| {
             fetch(&SYSTEM, &donor(&address), &Security::Plain, run, (version, 200_000), ALWAYS)
         };
-        assert_eq!(ask(7, held.version).unwrap().centre, held.centre);
+        let found = ask(7, held.version).unwrap();
+        assert!(found.centre == held.centre && found.memory == held.memory && found.reports == held.reports);
         let older = StateVersion { op: 3, ..held.version };
         assert!(ask(7, older).unwrap_err().to_string().contains("worker 3 does not hold that state"));
         assert!(ask(8, held.version).is_err());
@@ -391,6 +399,7 @@ mod tests {
             let (mut out, mut from) = establish(&SYSTEM, accepted, &Security::Plain, false).unwrap();
             from.receive(4096, ALWAYS).unwrap();
             out.send(&encode(&Some((vec![0u8], 1000u64))).unwrap(), ALWAYS).unwrap();
+            out.send(&[], ALWAYS).unwrap();
             out.write_bulk(&[], &[0; 2000], None, ALWAYS).unwrap();
             out
         });
