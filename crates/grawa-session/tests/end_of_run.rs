@@ -7,7 +7,7 @@ use grawa_core::{Evaluate, Layout};
 use grawa_session::event::{Event, Finished, Reason};
 use grawa_session::{Due, Error, LocalStep, Session, Settings};
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const WORKERS: u32 = 3;
@@ -161,6 +161,17 @@ fn a_straggler_ends_with_the_model_of_all_diloco_and_a_broken_cycle() {
     on_threads(2, |which| straggle(["diloco:period=4", "mean:period=6,pull=1"][which as usize]));
 }
 
+/// Waits until some are at the final barrier, where they wait for the straggler.
+fn await_final_barrier(server: &CoordinatorServer) {
+    let began = Instant::now();
+    while server.status().committed.is_none_or(|committed| committed.op == 0)
+        || !server.status().reason.contains("final barrier")
+    {
+        assert!(began.elapsed() < Duration::from_secs(60), "{}", server.status().reason);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// A worker that joins while the others wait at the end gets the model like all.
 #[test]
 fn a_joiner_at_the_end_has_the_model_of_all() {
@@ -169,12 +180,7 @@ fn a_joiner_at_the_end_has_the_model_of_all() {
     let ends = on_threads(WORKERS + 1, |which| {
         let mut x = vec![f32::from(which as u8); layout().len()];
         if which == WORKERS {
-            // The others are at the final barrier: they wait for the straggler.
-            while server.status().committed.is_none_or(|committed| committed.op == 0)
-                || !server.status().reason.contains("final barrier")
-            {
-                std::thread::sleep(Duration::from_millis(5));
-            }
+            await_final_barrier(&server);
         }
         let session = join(&server, &settings, &mut x).unwrap();
         let end = train(session, x, |step, _| {
@@ -317,15 +323,25 @@ fn a_stop_is_an_orderly_end() {
 fn a_joiner_at_a_stop_has_the_state_of_all() {
     let settings = settings("mean:period=4,pull=0.5", "1000000step");
     let server = coordinator(WORKERS);
+    let straggles = AtomicBool::new(false);
     let ends = on_threads(WORKERS + 1, |which| {
         let mut x = vec![f32::from(which as u8); layout().len()];
-        while which == WORKERS && !server.status().reason.contains("final barrier") {
-            std::thread::sleep(Duration::from_millis(5));
+        if which == WORKERS {
+            await_final_barrier(&server);
         }
         let session = join(&server, &settings, &mut x).unwrap();
         train(session, x, |step, _| match (which, step) {
-            (0, 30) => server.ask_to_stop(),
-            (2, 30) => std::thread::sleep(Duration::from_secs(2)),
+            // Only then: a straggler that hears of the stop first does not straggle.
+            (0, 30) => {
+                while !straggles.load(Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                server.ask_to_stop();
+            }
+            (2, 30) => {
+                straggles.store(true, Ordering::Relaxed);
+                std::thread::sleep(Duration::from_secs(2));
+            }
             _ => {}
         })
         .unwrap()
