@@ -7,11 +7,12 @@ use grawa_comm::group::internals::all_gather::{HEADER, Header, Kind};
 use grawa_comm::group::internals::messages::{
     Call, End, Entry, Hello, Peer, Proposal, Record, StateVersion, ToCoordinator, ToMember, VERSION, decode, encode,
 };
-use grawa_comm::group::internals::{Greeting, all_gather, frame, journal, whole_record};
+use grawa_comm::group::internals::{Gift, Greeting, all_gather, frame, journal, whole_record};
 use grawa_comm::{Lost, Why};
 use grawa_session::elastic::{self, Remembered};
 use grawa_session::event_codec::Report;
 use grawa_session::event_codec::examples::examples;
+use grawa_session::reporter::SharedReports;
 use grawa_session::round_message::{self, ProcessMessage, RoundMessage};
 use grawa_session::snapshot::GroupCheckpoint;
 use libfuzzer_sys::fuzz_target;
@@ -42,7 +43,8 @@ fuzz_target!(init: seeds(), |bytes: &[u8]| {
     if let Ok(entry) = Entry::decode(bytes) {
         assert_eq!(Entry::decode(&entry.encode().unwrap()).unwrap(), entry);
     }
-    both_ways::<Option<(Vec<u8>, u64)>>(bytes);
+    both_ways::<Option<Gift>>(bytes);
+    let _ = SharedReports::of(bytes);
     if let Some(head) = bytes.first_chunk::<HEADER>()
         && let Ok(head) = Header::decode(head)
     {
@@ -146,7 +148,7 @@ fn seeds() {
     }
     keep("pieces", encode(&Greeting::Transfer { run: 7, token: 9, attempt: (1, 2, 1) }).unwrap());
     keep("asks", encode(&Greeting::Fetch { run: 7, version: stand }).unwrap());
-    keep("gift", encode(&Some((vec![1u8, 2, 3], 40u64))).unwrap());
+    keep("gift", encode(&Some(Gift { memory: vec![1, 2, 3], reports: 9, floats: 40 })).unwrap());
     let head = Header { kind: Kind::Result, attempt: (1, 2, 1), start: 64, len: 16 };
     keep("head", head.encode().into());
     let part = Header { kind: Kind::Message, attempt: (1, 2, 1), start: 0, len: 5 };

@@ -114,6 +114,9 @@ fn numbers(members: &[u32]) -> impl Iterator<Item = Range<u32>> {
     members.iter().zip(ends).map(|(first, end)| *first..end.min(first.saturating_add(MOST_WORKERS)))
 }
 
+/// The most bytes that [`Elastic::keep_reports`] takes.
+pub const MOST_REPORTS: usize = 4 << 20;
+
 /// Reports progress, from any thread.
 pub type Heartbeat = Arc<dyn Fn() + Send + Sync>;
 
@@ -136,7 +139,7 @@ pub trait Elastic: Collective {
     fn publish(&mut self, memory: &[u8]) -> Result<(), Error>;
 
     /// Reports that the coordinator may not have. Whoever takes the state that is published next gets them, too: if the members that sent them
-    /// are lost, it sends them again. They need not be the same at all members.
+    /// are lost, it sends them again. They need not be the same at all members. More than [`MOST_REPORTS`] bytes are not kept.
     fn keep_reports(&mut self, reports: Vec<u8>);
 
     /// The reports that go with the state that was published or taken last.

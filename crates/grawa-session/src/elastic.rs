@@ -243,7 +243,7 @@ impl Process {
         let Membership::Elastic(_, elastic) = &self.membership else { return Ok(()) };
         let remembered = encode(&self.remembered(elastic))?;
         if let Membership::Elastic(all, elastic) = &mut self.membership {
-            all.keep_reports(elastic.reports.to_bytes()?);
+            all.keep_reports(elastic.reports.to_bytes());
             all.publish(&remembered)?;
             (elastic.published, elastic.published_centre) = (remembered, all.newest_centre()?);
         }

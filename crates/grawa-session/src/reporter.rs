@@ -8,7 +8,7 @@ use crate::Error;
 use crate::event::{Event, Place};
 use crate::event_codec::{Report, Sequence};
 use crate::round_message::ProcessMessage;
-use grawa_comm::Error as CommError;
+use grawa_comm::MOST_REPORTS;
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -35,8 +35,8 @@ impl SendReport for grawa_comm::group::Reporter {
 
 /// The most reports that a member keeps.
 pub const KEPT: usize = 64;
-/// The most bytes of them that go to one that joins: one of the longest, or many usual ones.
-const TAKEN: usize = 4 << 20;
+/// Bytes of a report's length.
+const LENGTH: usize = 4;
 
 /// The shared reports of a member.
 #[derive(Clone, Debug, Default)]
@@ -81,24 +81,42 @@ impl SharedReports {
         Ok(self.pending.back().map_or(&[], |report| report))
     }
 
-    /// What one that joins takes: the newest ones.
-    pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
-        let mut bytes = 0;
+    /// What one that joins takes: the newest ones, each after its length.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut left = MOST_REPORTS;
         let fits = |report: &&Vec<u8>| {
-            bytes += report.len();
-            bytes <= TAKEN
+            let rest = left.checked_sub(LENGTH + report.len());
+            left = rest.unwrap_or(left);
+            rest.is_some()
         };
         let newest = self.pending.iter().rev().take_while(fits).count();
-        let taken: Vec<&Vec<u8>> = self.pending.iter().skip(self.pending.len() - newest).collect();
-        postcard::to_allocvec(&taken).map_err(|error| CommError::Message { why: error.to_string() }.into())
+        let mut bytes = Vec::with_capacity(MOST_REPORTS - left);
+        for report in self.pending.iter().skip(self.pending.len() - newest) {
+            bytes.extend((report.len() as u32).to_le_bytes());
+            bytes.extend_from_slice(report);
+        }
+        bytes
     }
 
     /// What another member keeps. If it cannot be read, a round may be missing in the record; nothing else depends on it.
     pub fn of(bytes: &[u8]) -> Self {
-        let mut reports =
-            SharedReports { is_reporter: false, pending: postcard::from_bytes(bytes).unwrap_or_default() };
-        reports.keep_last(KEPT);
-        reports
+        SharedReports { is_reporter: false, pending: SharedReports::read(bytes).unwrap_or_default() }
+    }
+
+    /// Shared reports in their order, at most as many as a member keeps.
+    fn read(mut bytes: &[u8]) -> Option<VecDeque<Vec<u8>>> {
+        let (mut found, mut last) = (VecDeque::new(), None);
+        while !bytes.is_empty() {
+            let (length, rest) = bytes.split_first_chunk::<LENGTH>()?;
+            let (report, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+            let Ok(Report::Shared { sequence, .. }) = Report::decode(report) else { return None };
+            if found.len() == KEPT || last.is_some_and(|last| sequence < last) {
+                return None;
+            }
+            (bytes, last) = (rest, Some(sequence));
+            found.push_back(report.to_vec());
+        }
+        Some(found)
     }
 
     fn keep_last(&mut self, count: usize) {

@@ -318,7 +318,7 @@ fn who_joins_reports_what_is_not_recorded() {
             }
             has_begun.fetch_or(rounds > 2, Ordering::Relaxed);
             // Few rounds until it is there.
-            std::thread::sleep(Duration::from_millis(if rounds > 2 { 5 } else { 0 }));
+            std::thread::sleep(Duration::from_millis(if rounds > 2 { 20 } else { 0 }));
             takes_part.load(Ordering::Relaxed)
         };
         train(session, &mut replica, leaves).unwrap();
@@ -327,13 +327,15 @@ fn who_joins_reports_what_is_not_recorded() {
     // Nothing is recorded until the founders are gone: no receipt is given.
     let unrecorded = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..3).map(|which| scope.spawn(move || train(which))).collect();
-        let mut events = Vec::new();
+        let (mut events, began) = (Vec::new(), std::time::Instant::now());
         let are_left = |status: &group::Status| status.workers.iter().any(|one| one.worker < 2);
         while !takes_part.load(Ordering::Relaxed) || are_left(&server.status()) {
             events.extend(server.next(Duration::from_millis(20)));
+            assert!(began.elapsed() < LONG, "{:?}", server.status());
         }
         let mut rounds = Vec::new();
         while rounds.last() != Some(&60) {
+            assert!(began.elapsed() < 2 * LONG, "{rounds:?}");
             if let Some(ServerEvent::Report { worker: 2, report, .. }) = server.next(LONG)
                 && let Report::Shared { sequence, .. } = Report::decode(&report).unwrap()
             {

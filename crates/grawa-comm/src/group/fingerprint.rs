@@ -6,7 +6,7 @@
 //! is another fingerprint, without anyone who remembers to change it.
 
 use super::digest::Crc;
-use super::member::peer_listener::Greeting;
+use super::member::peer_listener::{Gift, Greeting};
 use super::messages::{
     Call, End, Hello, Peer, Proposal, StateVersion, ToCoordinator, ToMember, VERSION, encode,
 };
@@ -144,6 +144,7 @@ fn examples() -> Vec<Vec<u8>> {
     let mut all: Vec<Vec<u8>> = up.iter().filter_map(|message| encode(message).ok()).collect();
     all.extend(down.iter().filter_map(|message| encode(message).ok()));
     all.extend(between.iter().filter_map(|message| encode(message).ok()));
+    all.extend(encode(&Gift { memory: vec![1, 2], reports: 300, floats: 1 << 33 }).ok());
     all.extend([Kind::Message, Kind::Summand, Kind::Result].map(header));
     all
 }

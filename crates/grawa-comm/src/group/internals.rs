@@ -1,7 +1,7 @@
 //! Internals for fuzz targets and for tests of other crates. They are not part of the API.
 
 pub use super::coordinator::{Action, Coordinator, Input};
-pub use super::member::peer_listener::Greeting;
+pub use super::member::peer_listener::{Gift, Greeting};
 pub use super::member::{Member, MemberAction};
 pub use super::wire::connection::whole_record;
 

@@ -1,8 +1,10 @@
 //! Which reports of the workers are new: each is recorded once, however often it was sent.
 
 use crate::Event;
+use crate::event::Place;
 use crate::event_codec::{Report, Sequence};
-use std::collections::BTreeMap;
+use grawa_session::reporter::KEPT;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -17,12 +19,27 @@ pub struct WrittenCheckpoint {
     pub step: u64,
 }
 
+/// A shared event that was recorded.
+#[derive(Clone, Debug, PartialEq)]
+struct Recorded {
+    place: Place,
+    is_evaluation: bool,
+}
+
+impl Recorded {
+    fn of(event: &Event) -> Self {
+        Recorded { place: *event.place(), is_evaluation: matches!(event, Event::Evaluated(_)) }
+    }
+}
+
 /// What was received so far.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     pub(super) has_started: bool,
     /// The number of the last shared report.
     pub(super) last: Option<Sequence>,
+    /// The last shared events, the newest last: after the run went back a member may send one of them again.
+    recent: VecDeque<Recorded>,
     /// The name of the last checkpoint, if a worker has begun to write one.
     pub(super) checkpoint: Option<OsString>,
     /// The last one that a worker reported to this coordinator.
@@ -39,7 +56,7 @@ impl Inbox {
         inbox
     }
 
-    /// The run continues from an earlier round: its numbers come again.
+    /// The run continues from an earlier round: its numbers come again, at another time.
     pub(crate) fn rewind(&mut self) {
         self.last = None;
     }
@@ -56,6 +73,11 @@ impl Inbox {
                 events.retain(|event| Sequence::of(event).is_none_or(|of| of == sequence));
                 events
                     .retain(|event| matches!(event, Event::Round(_) | Event::Evaluated(_) | Event::Fault(_)));
+                let of_round = events.iter().find(|event| Sequence::of(event).is_some());
+                if of_round.is_some_and(|event| self.recent.contains(&Recorded::of(event))) {
+                    return Vec::new();
+                }
+                events.iter().for_each(|event| self.note_recorded(event));
                 events
             }
             Report::Own { sender, number, event } => {
@@ -82,7 +104,16 @@ impl Inbox {
         }
     }
 
+    fn note_recorded(&mut self, event: &Event) {
+        if Sequence::of(event).is_some() {
+            let first = self.recent.len().saturating_sub(KEPT - 1);
+            self.recent.drain(..first);
+            self.recent.push_back(Recorded::of(event));
+        }
+    }
+
     fn note(&mut self, event: &Event) {
+        self.note_recorded(event);
         match event {
             Event::Started(_) => self.has_started = true,
             Event::Checkpoint { path, .. } => self.checkpoint = path.file_name().map(Into::into),
@@ -125,12 +156,26 @@ mod tests {
         for report in reports(&events).into_iter().rev().take(3) {
             assert_eq!(inbox.accept(0, report), []);
         }
+        // The run goes back. What was recorded is sent again by one that took it with the state; the rounds after it come at another time.
+        let report = |event: &Event| {
+            let sequence = Sequence::of(event).unwrap();
+            Report::Shared { sequence, events: vec![event.clone()], is_kept: true }
+        };
+        let mut rounds = events.iter().filter_map(|event| match event {
+            Event::Round(round) => Some(round.clone()),
+            _ => None,
+        });
+        let [first, second] = [rounds.next().unwrap(), rounds.next().unwrap()];
+        let later = |round: &crate::Round| {
+            let at = Place { elapsed: round.at.elapsed + 1.0, ..round.at };
+            Event::Round(crate::Round { at, ..round.clone() })
+        };
         inbox.rewind();
-        let is_round = |event: &&Event| matches!(event, Event::Round(_));
-        let first = events.iter().find(is_round).cloned().unwrap();
-        let sequence = Sequence::of(&first).unwrap();
-        let again = Report::Shared { sequence, events: vec![first.clone()], is_kept: true };
-        assert_eq!(inbox.accept(1, again), [first]);
+        assert_eq!(inbox.accept(1, report(&Event::Round(first.clone()))), []);
+        assert_eq!(inbox.accept(1, report(&later(&first))), []);
+        assert_eq!(inbox.accept(1, report(&later(&second))), [later(&second)]);
+        inbox.rewind();
+        assert_eq!(inbox.accept(1, report(&later(&first))), [later(&first)]);
     }
 
     /// A process that takes the number of one that was lost begins to count anew.

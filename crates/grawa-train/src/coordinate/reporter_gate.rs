@@ -7,7 +7,8 @@
 //! is no longer the reporter: it was lost, or the coordinator was replaced. Reports of the others are held until then. Whose are accepted next is
 //! the reporter. Nobody reports rounds that have not begun, and what is recorded already elects nobody.
 //!
-//! A report that is held outlives its sender. It comes first if nobody else that is here took part in that round.
+//! A report that is held outlives its sender. If nobody who is here took part in that round, it comes before a later one of the reporter, which
+//! would have sent it if it knew of it.
 
 use crate::event_codec::Sequence;
 use grawa_comm::group::{MemberStatus, Receipt};
@@ -84,12 +85,17 @@ pub(super) struct RoundReport {
 #[derive(Debug)]
 struct Held {
     sequence: Sequence,
-    /// Rounds that had begun when it arrived.
+    /// Rounds that had begun when it was held.
     begun: u64,
     report: RoundReport,
 }
 
 impl Held {
+    /// Whether it is of a round before what the reporter reports, and nobody who is here took part in it.
+    fn fills_gap(&self, offered: Option<u64>, group: Group<'_>) -> bool {
+        offered.is_some_and(|rounds| self.sequence.rounds < rounds) && self.is_orphan(group)
+    }
+
     /// Its sender is gone, and nobody who is here took part in that round.
     fn is_orphan(&self, group: Group<'_>) -> bool {
         let is_later = |one: &Member| self.begun < one.since;
@@ -144,8 +150,8 @@ impl ReporterGate {
         }
         // Its earlier ones come first.
         let is_held = self.held.iter().any(|held| held.report.sender == report.sender);
-        let has_orphans = self.held.iter().any(|held| held.is_orphan(group));
-        if !is_held && !has_orphans && self.may_report(report.sender, group) {
+        let comes_first = |held: &Held| held.sequence.rounds < sequence.rounds && held.is_orphan(group);
+        if !is_held && self.may_report(report.sender, group) && !self.held.iter().any(comes_first) {
             return Some(self.accept(report, group));
         }
         self.held.push(Held { sequence, begun: group.begun, report });
@@ -190,20 +196,32 @@ impl ReporterGate {
         let is_silent = group.begun >= self.heard.saturating_add(SILENT);
         self.silent = is_silent.then(|| self.silent.unwrap_or(group.now));
         let is_lost = self.silent.is_some_and(|since| group.now.saturating_sub(since) > PATIENCE);
-        let is_due =
-            |held: &Held| is_lost || held.is_orphan(group) || self.may_report(held.report.sender, group);
+        let offered = self.offered(group);
+        let is_due = |held: &Held| {
+            is_lost || held.fills_gap(offered, group) || self.may_report(held.report.sender, group)
+        };
         let first = self.first_held(group, is_due)?;
         let Held { report, .. } = self.held.remove(first);
         Some(self.accept(report, group))
     }
 
+    /// The last round of which a report is held that would be accepted at once, if there is one.
+    fn offered(&self, group: Group<'_>) -> Option<u64> {
+        let is_offered = |held: &&Held| {
+            let sender = held.report.sender;
+            group.member(sender).is_some() && self.may_report(sender, group)
+        };
+        self.held.iter().filter(is_offered).map(|held| held.sequence.rounds).max()
+    }
+
     /// Of several members the one with the lowest number is believed: so members elect.
     fn first_held(&self, group: Group<'_>, is_due: impl Fn(&Held) -> bool) -> Option<usize> {
+        let offered = self.offered(group);
         let order = |held: &Held| {
             let Held { sequence, report: RoundReport { sender, .. }, .. } = held;
-            let is_orphan = held.is_orphan(group);
-            let rounds = if is_orphan { sequence.rounds } else { 0 };
-            (!is_orphan, rounds, group.member(*sender).is_none(), *sender, *sequence)
+            let fills_gap = held.fills_gap(offered, group);
+            let rounds = if fills_gap { sequence.rounds } else { 0 };
+            (!fills_gap, rounds, group.member(*sender).is_none(), *sender, *sequence)
         };
         let due = self.held.iter().enumerate().filter(|(_, held)| is_due(held));
         due.min_by_key(|(_, held)| order(held)).map(|(at, _)| at)
@@ -341,6 +359,12 @@ mod tests {
         let found: Vec<_> = (7..10).filter_map(|last| of(gate.due(now(&alone, 9, last)))).collect();
         assert_eq!(found, [(1, 8), (0, 9)]);
         assert_eq!(send(&mut gate, zero, 10, now(&alone, 10, 9)), Some((0, 10)));
+
+        // A report of a round that has not come yet fills no gap, though its sender is gone.
+        let mut gate = ReporterGate::after(40, 300);
+        assert_eq!(send(&mut gate, process(2), 120, now(&ALL, 1, 40)), None);
+        assert_eq!(send(&mut gate, zero, 43, now(&alone, 9, 42)), Some((0, 43)));
+        assert_eq!(of(gate.due(now(&alone, 9, 43))), None);
     }
 
     /// One that fills what may be held drops its own reports.

@@ -107,7 +107,7 @@ proptest! {
             }
             if *joins && members.iter().all(|(id, _)| id != who) {
                 let (_, donor) = &members[rounds as usize % members.len()];
-                let reports = SharedReports::of(&donor.reports.to_bytes().unwrap());
+                let reports = SharedReports::of(&donor.reports.to_bytes());
                 members.push((*who, Member { token: rounds, reports, ..Member::default() }));
                 members.sort_by_key(|(id, _)| *id);
             }
@@ -129,8 +129,12 @@ proptest! {
             let arrived = if lies.is_some() { usize::MAX } else { *arrived };
             let false_ones = lies.iter().flatten().filter(|(at, _)| *at == rounds);
             let on_the_way = false_ones.map(|(_, of)| lie(*of)).collect();
-            let liar = (LIAR, Member { on_the_way, ..Member::default() });
-            members.extend(lies.is_some().then_some(liar));
+            // It has joined just now, and is gone after the round.
+            let liar = (LIAR, Member { token: rounds, on_the_way, ..Member::default() });
+            if lies.iter().flatten().any(|(at, _)| *at == rounds) {
+                let at = if rounds % 2 == 0 { 0 } else { members.len() };
+                members.insert(at, liar);
+            }
             recorder.receive(&mut members, arrived, rounds);
             members.retain(|(id, _)| *id != LIAR);
             prop_assert!(members.iter().filter(|(_, one)| one.reports.is_reporter()).count() == 1);

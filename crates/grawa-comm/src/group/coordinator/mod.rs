@@ -723,7 +723,7 @@ impl Coordinator {
                 // that only says that it holds it.
                 let took_part = record.last_op.is_some() || is_former;
                 let returns = self.committed.is_some() && record.late_restores == 0 && (took_part || !leads);
-                if !took_part {
+                if record.last_op.is_none() && !(is_former && self.returning.is_some()) {
                     record.since = self.rounds + 1;
                 }
                 record.is_new = false;

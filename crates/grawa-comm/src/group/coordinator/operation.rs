@@ -210,6 +210,10 @@ impl Coordinator {
             self.emit(CoordinatorEvent::BeganWithout { op: self.op, without: missing.to_vec(), after });
         }
         for (worker, record) in &mut self.roster {
+            if record.state == MemberState::Active {
+                // The round that all had begun and nobody has committed is begun again.
+                record.since = record.since.min(self.rounds);
+            }
             if record.state == MemberState::Ready {
                 if self.operation.arrived.contains_key(worker) {
                     (record.state, record.late_restores) = (MemberState::Active, 0);

@@ -47,7 +47,7 @@ pub struct MemberRecord {
     pub(crate) is_assigned: bool,
     /// The last operation it took part in.
     pub(crate) last_op: Option<u64>,
-    /// The first round it took part in without a gap, as the coordinator counts them. 0: one before this coordinator began.
+    /// The first round of those that it is known to have taken part in since, as the coordinator counts them. 0: before this coordinator.
     pub(crate) since: u64,
     pub(crate) last_seen: Duration,
     pub(crate) progressed_at: Duration,

@@ -158,7 +158,7 @@ pub struct MemberStatus {
     pub workers: u32,
     /// Its state.
     pub state: MemberState,
-    /// The first round it took part in without a gap, as [`Status::rounds`] counts. 0: one before this coordinator began.
+    /// The first round of those that it is known to have taken part in since, as [`Status::rounds`] counts. 0: before this coordinator.
     pub since: u64,
     /// Where it listens for other members.
     pub address: String,

@@ -12,7 +12,7 @@ use crate::group::simulate::Mutation;
 use crate::group::transfer::all_reduce::all_reduce;
 use crate::group::transfer::overlap::{Finished, Overlap};
 use crate::group::transfer::{TransferError, all_gather};
-use crate::{Check, Collective, Elastic, Error, Gathered, Heartbeat, Outcome};
+use crate::{Check, Collective, Elastic, Error, Gathered, Heartbeat, MOST_REPORTS, Outcome};
 use grawa_core::{Layout, Plan, Share, centre_part, finish_centre};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -249,7 +249,8 @@ impl Elastic for SocketMember {
     }
 
     fn keep_reports(&mut self, reports: Vec<u8>) {
-        *lock(&self.caller.client.reports) = reports;
+        let fits = reports.len() <= MOST_REPORTS;
+        *lock(&self.caller.client.reports) = if fits { reports } else { Vec::new() };
     }
 
     fn kept_reports(&self) -> Vec<u8> {

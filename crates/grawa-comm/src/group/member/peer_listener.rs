@@ -3,7 +3,6 @@
 //! A peer that sends nothing, or receives nothing, is given up: neither unauthenticated peers nor members that stopped half-way
 //! may use up the threads, files and memory of a member.
 
-use crate::Error;
 use crate::group::digest;
 use crate::group::environment::{Environment, Monitor, POLL, lock};
 use crate::group::messages::{AttemptId, Peer, StateVersion, decode, encode};
@@ -12,6 +11,7 @@ use crate::group::wire::file_limit::Limits;
 use crate::group::wire::frame;
 use crate::group::wire::listener::{self, Opened, Service};
 use crate::group::wire::tls::Security;
+use crate::{Error, MOST_REPORTS};
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -38,6 +38,17 @@ pub enum Greeting {
         /// The state.
         version: StateVersion,
     },
+}
+
+/// The answer to [`Greeting::Fetch`], if this member holds the state. The reports and the centre follow it in pieces.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Gift {
+    /// What is remembered beside the centre.
+    pub memory: Vec<u8>,
+    /// Bytes of reports.
+    pub reports: u64,
+    /// Numbers of the centre.
+    pub floats: u64,
 }
 
 /// How long to wait for a connection from a member, in a small group at the first attempt.
@@ -234,12 +245,17 @@ impl PeerListener {
     /// Sends a joiner the state that it asks for, if this member holds it.
     fn send_state(&self, version: StateVersion, mut writer: Writer) -> Result<(), Error> {
         let held = lock(&self.held).clone().filter(|held| held.version == version);
-        let answer = held.as_ref().map(|held| (&held.memory, held.centre.len() as u64));
+        let gift = |held: &Arc<HeldState>| Gift {
+            memory: held.memory.clone(),
+            reports: held.reports.len() as u64,
+            floats: held.centre.len() as u64,
+        };
+        let answer = held.as_ref().map(gift);
         let keep_going = || !self.is_over();
         in_time(&self.environment, &keep_going, |go| writer.send(&encode(&answer)?, go))?;
         let Some(held) = held else { return Ok(()) };
-        in_time(&self.environment, &keep_going, |go| writer.send(&held.reports, go))?;
-        for chunk in digest::bytes(&held.centre).chunks(CHUNK) {
+        let centre = digest::bytes(&held.centre);
+        for chunk in held.reports.chunks(CHUNK).chain(centre.chunks(CHUNK)) {
             in_time(&self.environment, &keep_going, |go| writer.write_bulk(&[], chunk, None, go))?;
         }
         Ok(())
@@ -324,20 +340,20 @@ pub(crate) fn fetch(
     let (mut writer, mut reader) = dial(environment, &donor.address, security)?;
     writer.send(&encode(&Greeting::Fetch { run, version })?, keep_going)?;
     let wrong = |why: String| Error::Connection { why: format!("worker {} {why}", donor.worker) };
-    let mut receive = || {
-        let bytes = in_time(environment, keep_going, |go| reader.receive(frame::LONGEST, go))?;
-        bytes.ok_or_else(|| wrong("ended the connection".into()))
-    };
-    let bytes = receive()?;
-    let Some((memory, floats)) = decode::<Option<(Vec<u8>, u64)>>(&bytes)? else {
+    let bytes = in_time(environment, keep_going, |go| reader.receive(frame::LONGEST, go))?;
+    let bytes = bytes.ok_or_else(|| wrong("ended the connection".into()))?;
+    let Some(Gift { memory, reports, floats }) = decode::<Option<Gift>>(&bytes)? else {
         return Err(wrong("does not hold that state any more".into()));
     };
     if floats != len as u64 {
         return Err(wrong(format!("holds a centre of {floats} floats, where {len} are expected")));
     }
-    let reports = receive()?;
-    let mut centre = vec![0.0; len];
-    for chunk in digest::bytes_mut(&mut centre).chunks_mut(CHUNK) {
+    if reports > MOST_REPORTS as u64 {
+        return Err(wrong(format!("keeps {reports} bytes of reports, where {MOST_REPORTS} are allowed")));
+    }
+    let (mut reports, mut centre) = (vec![0; reports as usize], vec![0.0; len]);
+    let pieces = reports.chunks_mut(CHUNK).chain(digest::bytes_mut(&mut centre).chunks_mut(CHUNK));
+    for chunk in pieces {
         in_time(environment, keep_going, |go| {
             let checksum = reader.read_header(&mut [], go)?;
             reader.read_body(chunk, checksum, go)
@@ -377,13 +393,19 @@ mod tests {
         door.set_run(7);
         // Several chunks, the last of them short.
         let state = HeldState::new(4, vec![1, 2], Arc::new((0..200_000u32).map(|n| n as f32).collect()));
-        let held = Arc::new(HeldState { reports: vec![3; 5000], ..state });
+        // The reports, too.
+        let held = Arc::new(HeldState { reports: vec![3; CHUNK + 5000], ..state });
         door.hold(Arc::clone(&held));
         let ask = |run, version| {
             fetch(&SYSTEM, &donor(&address), &Security::Plain, run, (version, 200_000), ALWAYS)
         };
         let found = ask(7, held.version).unwrap();
         assert!(found.centre == held.centre && found.memory == held.memory && found.reports == held.reports);
+        let much = HeldState { reports: vec![3; MOST_REPORTS + 1], ..HeldState::clone(&held) };
+        door.hold(Arc::new(much));
+        let error = ask(7, held.version).unwrap_err().to_string();
+        assert!(error.contains("keeps 4194305 bytes of reports"), "{error}");
+        door.hold(Arc::clone(&held));
         let older = StateVersion { op: 3, ..held.version };
         assert!(ask(7, older).unwrap_err().to_string().contains("worker 3 does not hold that state"));
         assert!(ask(8, held.version).is_err());
@@ -398,8 +420,8 @@ mod tests {
             let accepted = listener.accept().unwrap().0;
             let (mut out, mut from) = establish(&SYSTEM, accepted, &Security::Plain, false).unwrap();
             from.receive(4096, ALWAYS).unwrap();
-            out.send(&encode(&Some((vec![0u8], 1000u64))).unwrap(), ALWAYS).unwrap();
-            out.send(&[], ALWAYS).unwrap();
+            let gift = Gift { memory: vec![0], reports: 0, floats: 1000 };
+            out.send(&encode(&Some(gift)).unwrap(), ALWAYS).unwrap();
             out.write_bulk(&[], &[0; 2000], None, ALWAYS).unwrap();
             out
         });
