@@ -225,7 +225,9 @@ def test_averaged_statistics_stay_until_the_next_average(tmp_path: Path) -> None
     output = launch(tmp_path, AVERAGED, workers=2, options=PATIENT)
     assert output.returncode == 0, output.stdout + output.stderr
     first, second = (json.loads(text) for text in said(output, "found"))
-    by_round = [{(at, is_over): state for at, is_over, _, state in found if at >= 4} for found in (first, second)]
+    # The second worker may hear of the stop before it looks at the last round.
+    looks = [[(at, is_over, state) for at, is_over, _, state in found if at >= 4 and (at < 9 or is_over)] for found in (first, second)]
+    by_round = [{(at, is_over): state for at, is_over, state in found} for found in looks]
     assert by_round[0].keys() == by_round[1].keys() and len(by_round[0]) >= 5
     assert by_round[0] == by_round[1]
     # Rounds change the parameters, and the statistics stay those of step 12, then 24.
