@@ -106,6 +106,10 @@ impl Coordinator {
             return;
         }
         if op > self.op {
+            // It was inside a round that another coordinator did not end, and has not heard yet that this one begins it again.
+            if self.roster.get(&worker).is_some_and(|record| record.is_assigned) {
+                return;
+            }
             let why = format!("it called operation {op}, and the next is {}", self.op);
             self.send(worker, ToMember::Refused { why });
             return self.remove(worker, Why::Differs);

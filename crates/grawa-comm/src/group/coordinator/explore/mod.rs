@@ -214,6 +214,18 @@ fn every_order_of_events_is_explored() {
     }
 }
 
+/// A path of eight events, deeper than the usual exploration goes: a member inside a round gives up a coordinator that has died, and calls the next
+/// operation before it hears where the one after it continues.
+#[test]
+fn who_calls_before_it_hears_of_another_coordinator_stays() {
+    use world::Event::{Abandon, Connect, Crash, Die, Notice, Start, Tick};
+    let mut world = begin(Beginning::Gather, None, (FAULTS, TICKS));
+    for event in [Crash(0), Notice(0), Tick, Die, Abandon(1), Start, Connect(1)] {
+        world.apply(event);
+    }
+    assert_eq!(world.settle(), Ok(()));
+}
+
 /// States within [`DEPTH`] events of each beginning: at least so many.
 const LEAST: usize = 1000;
 
