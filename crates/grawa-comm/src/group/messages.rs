@@ -289,7 +289,10 @@ impl Entry {
                 })?;
                 Ok(Entry::Adopted { run, proposal })
             }
-            _ => decode(bytes).map(Entry::Committed),
+            _ => match decode(bytes)? {
+                Record { run: 0, .. } => Err(Error::Message { why: "a record of run 0".into() }),
+                record => Ok(Entry::Committed(record)),
+            },
         }
     }
 }
@@ -326,6 +329,12 @@ pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Error> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// Run 0 written at length would be read as the other kind when it is written again (found by the fuzz target `wire`).
+    #[test]
+    fn a_record_of_run_0_is_none() {
+        assert!(Entry::decode(&[0x80, 0, 1, 1, 1, 1, 0]).is_err());
+    }
 
     #[test]
     fn messages_go_both_ways() {
